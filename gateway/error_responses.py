@@ -63,5 +63,5 @@ def methods_of_path(scope: Scope, routers: Iterable[APIRouter]) -> list[str]:
     """
     routes = [route for router in routers for route in router.routes if route.matches(scope)[0] is not Match.NONE]
     named = [route for route in routes if getattr(route, "path", "") == scope["path"]]
-    found = {method for route in named or routes for method in getattr(route, "methods", None) or ()}
-    return sorted(found | ({"HEAD"} if "GET" in found else set()))
+    methods = {method for route in named or routes for method in getattr(route, "methods", None) or ()}
+    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))

@@ -111,8 +111,8 @@ def words_of(parts: Sequence[GatewayPart]) -> list[Wording]:
 
 def parts_of(services: Services) -> tuple[GatewayPart, ...]:
     """What the extensions of this environment serve. An extension that is off returns None, and has imported nothing."""
-    found = [load_part(one.gateway)(services) for one in installed() if one.gateway]
-    return tuple(part for part in found if part is not None)
+    parts = [load_part(one.gateway)(services) for one in installed() if one.gateway]
+    return tuple(part for part in parts if part is not None)
 
 
 class DifferingWorkers:

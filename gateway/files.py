@@ -32,10 +32,10 @@ class WholeFile(FileResponse):
 
 async def visible_file(files: FileStore, file_id: str, caller: Caller) -> FileRecord:
     """The record if the file is the caller's; otherwise raises `NotFound`, as for a file that never existed."""
-    found = await asyncio.to_thread(lambda: files.find(file_id, now=files.now()))
-    if not caller.sees(found.owner):
+    record = await asyncio.to_thread(lambda: files.find(file_id, now=files.now()))
+    if not caller.sees(record.owner):
         raise NotFound(f"there is no file {file_id[:80]!r}", hint="GET /v1/files lists yours.")
-    return found
+    return record
 
 
 def file_view(record: FileRecord) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class KeyRoutes:
         self._require_operator(caller)
         await self._beat.beat()
         ours = [key_view(key) for key in self._settings.access_keys()]
-        stored = [key_view(found.key, found) for name, found in sorted(self._beat.stored.items())]
+        stored = [key_view(one.key, one) for _, one in sorted(self._beat.stored.items())]
         return json_response({"data": ours + [view for view in stored if not self._auth.declares(view["id"])]})
 
     async def revoke(self, key_id: str, request: Request, caller: CallerParam) -> Response:
@@ -96,12 +96,12 @@ class KeyRoutes:
         self._require_operator(caller)
         self._refuse_declared(key_id, "Take it out of [[keys]] and restart its gateways")
         while True:
-            found = await self._stored(key_id)
-            if found is None:
+            stored = await self._stored(key_id)
+            if stored is None:
                 raise NotFound(f"there is no key {key_id[:64]!r}", hint="`penstock keys list` shows which there are.")
-            if await self._store.run(registry.remove_key(found)) == 1:
+            if await self._store.run(registry.remove_key(stored)) == 1:
                 break
-        log.info("key_revoked", key=key_id, owner=found.key.owner, **_who(request, caller))
+        log.info("key_revoked", key=key_id, owner=stored.key.owner, **_who(request, caller))
         await self._beat.beat()
         return json_response({"id": key_id, "revoked": True, "within_s": KNOWN_WITHIN_S})
 

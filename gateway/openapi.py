@@ -229,17 +229,17 @@ def _batch_paths(entry: ModelEntry, paths: dict[str, Any]) -> dict[str, Any]:
     """The routes of many inputs in one request, with the parameters and the input of this model."""
     generic = paths["/v1/models/{model}/jobs:batch"]["post"]
     options = [parameter for parameter in generic["parameters"] if parameter["in"] != "path"]
-    found = {}
+    batch_paths = {}
     for version in entry.versions.values():
         operation = {name: value for name, value in generic.items() if name != "operationId"}
         operation |= {
             "parameters": [*_said(entry), *options],
             "requestBody": _many_inputs(entry, version, generic["requestBody"]),
         }
-        found[f"/v1/models/{entry.name}/versions/{version.name}/jobs:batch"] = {"post": operation}
+        batch_paths[f"/v1/models/{entry.name}/versions/{version.name}/jobs:batch"] = {"post": operation}
         if version is entry.default:
-            found[f"/v1/models/{entry.name}/jobs:batch"] = {"post": copy.deepcopy(operation)}
-    return found
+            batch_paths[f"/v1/models/{entry.name}/jobs:batch"] = {"post": copy.deepcopy(operation)}
+    return batch_paths
 
 
 def _many_inputs(entry: ModelEntry, version: VersionEntry, generic: dict[str, Any]) -> dict[str, Any]:
@@ -272,10 +272,10 @@ def _contents(entry: ModelEntry, version: VersionEntry, schemas: dict[str, Any])
 
 def _answers(info: VersionInfo, output: dict[str, Any]) -> dict[str, Any]:
     """The media types of the output. Where the handler's annotation does not say, it may be bytes, or a bundle of files."""
-    found = {media: output if media == "application/json" else _FILE for media in info.answers}
-    if not found and output:
+    content = {media: output if media == "application/json" else _FILE for media in info.answers}
+    if not content and output:
         return {"application/json": output}
-    return found or {"application/json": {}, "*/*": {}, "multipart/form-data": {}, "multipart/mixed": {}}
+    return content or {"application/json": {}, "*/*": {}, "multipart/form-data": {}, "multipart/mixed": {}}
 
 
 def _takes_forms(schema: dict[str, Any] | None) -> bool:

@@ -75,10 +75,10 @@ class RoutedApi:
 
     def document(self) -> dict[str, Any]:
         """The OpenAPI document of all paths, with the models that the gateway knows now."""
-        found = document(self.app, self._registry.models, keyed=self._auth.keyed)
+        schema = document(self.app, self._registry.models, keyed=self._auth.keyed)
         for add in self._documents:
-            found = add(found, self._auth.keyed)
-        return found
+            schema = add(schema, self._auth.keyed)
+        return schema
 
     async def _answer_error(self, request: Request, error: Exception) -> Response:
         given_id = request.headers.get("x-request-id", "").encode("latin-1")

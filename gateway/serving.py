@@ -80,14 +80,14 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
 
 def listeners_beside(gateway: Gateway, settings: Settings, *, shared: bool) -> list[ListeningSocket]:
     """The private port of metrics, and those of extensions, where the settings name them. Raises `ConfigError`."""
-    table, found = settings.gateway, list[ListeningSocket]()
+    table, listeners = settings.gateway, list[ListeningSocket]()
     private = bind_aside(table)
     if private is not None:
         metrics = MetricsPort(gateway.parts.scrape_privately, hosts=loopback_names(table.metrics_host))
-        found.append(ListeningSocket(private, metrics, "metrics_listening", path="/metrics"))
+        listeners.append(ListeningSocket(private, metrics, "metrics_listening", path="/metrics"))
     for part in gateway.parts.extensions:
-        found += part.asides(settings, shared) if part.asides is not None else ()
-    return found
+        listeners += part.asides(settings, shared) if part.asides is not None else ()
+    return listeners
 
 
 def grpc_ports(gateway: Gateway, settings: Settings, *, shared: bool) -> list[ServerBeside]:

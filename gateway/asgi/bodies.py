@@ -162,12 +162,12 @@ def _arrays(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[list[str | 
 
 def _bounds(schema: Mapping[str, Any]) -> Bounds:
     """Least and most length by dimension, outermost first; empty unless the schema is of arrays of plain values."""
-    found = []
+    bounds = []
     inner: Any = schema
     while isinstance(inner, dict) and inner.get("type") == "array":
-        found.append((inner.get("minItems", 0), inner.get("maxItems")))
+        bounds.append((inner.get("minItems", 0), inner.get("maxItems")))
         inner = inner.get("items")
-    return found if isinstance(inner, dict) and inner.get("type") in _PLAIN_TYPES else []
+    return bounds if isinstance(inner, dict) and inner.get("type") in _PLAIN_TYPES else []
 
 
 def _fault(name: str, value: list[Any], bounds: Bounds) -> str:

@@ -66,8 +66,8 @@ class ClientConnection:
 
 def connection_of(scope: Mapping[str, Any]) -> ClientConnection:
     """The connection behind a request. Without one, as in tests that call the application directly, it is never lost."""
-    found: ClientConnection | None = scope.get(CONNECTION)
-    return found if found is not None else ClientConnection()
+    connection: ClientConnection | None = scope.get(CONNECTION)
+    return connection if connection is not None else ClientConnection()
 
 
 class SingleWriteTransport:

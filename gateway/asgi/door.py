@@ -42,7 +42,7 @@ class Door:
 
     def _is_exempt(self, address: str) -> bool:
         try:
-            found = ipaddress.ip_address(address.partition("%")[0])
+            client = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return True  # a Unix socket has no address
-        return any(found in network for network in self._exempt)
+        return any(client in network for network in self._exempt)

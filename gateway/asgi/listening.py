@@ -90,5 +90,5 @@ def are_queued(listeners: Sequence[socket.socket]) -> bool:
 
 
 def _unaccepted(listener: socket.socket) -> int:
-    found: int = _UNACCEPTED.unpack_from(listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _UNACCEPTED.size))[0]
-    return found
+    count: int = _UNACCEPTED.unpack_from(listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _UNACCEPTED.size))[0]
+    return count

@@ -157,8 +157,8 @@ class UploadForm:
 
     def field(self, name: str) -> str | None:
         """A small field's value, the last one of several; None if the form has no such field."""
-        found = next((part for part in reversed(self._reader.parts) if part.name == name), None)
-        return None if found is None else found.data.decode("utf-8", "replace")
+        last = next((part for part in reversed(self._reader.parts) if part.name == name), None)
+        return None if last is None else last.data.decode("utf-8", "replace")
 
     def write(self, data: bytes) -> bytes:
         """Read a piece of the body; returns the bytes of the file in it."""

@@ -103,8 +103,8 @@ def trace_header(trace: TraceContext | None) -> list[tuple[bytes, bytes]]:
 
 def host_name(host: bytes) -> str:
     """The name in a Host header, without its port; empty if the header is anything but a name and a port."""
-    found = _HOST.fullmatch(host)
-    return found[1].decode("latin-1").lower() if found else ""
+    match = _HOST.fullmatch(host)
+    return match[1].decode("latin-1").lower() if match else ""
 
 
 def is_cross_site(head: Head, allowed: Collection[str] = ()) -> bool:
@@ -193,10 +193,10 @@ def parse_moment(text: str, *, name: str) -> float:
 
 
 def _rfc3339(text: str) -> float:
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
         raise ValueError("a moment without an offset")
-    return found.timestamp()
+    return moment.timestamp()
 
 
 def parse_duration(text: str) -> float | None:
@@ -230,7 +230,7 @@ def parse_preference(value: bytes | None) -> Preference:
     if not value:
         return _NO_PREFERENCE
     items = [item.strip().lower() for item in value.decode("latin-1").split(",")]
-    waits = [int(found[1]) for item in items if (found := _WAIT.match(item))]
+    waits = [int(match[1]) for item in items if (match := _WAIT.match(item))]
     wait_s = min(waits[0], int(MAX_WAIT_S)) if waits else 0
     applied = ["respond-async"] if "respond-async" in items else []
     applied += [f"wait={wait_s}"] if waits else []

@@ -43,8 +43,8 @@ def wanted_part(size: int, tag: str, asked: Conditions) -> ContentPart:
     """
     if asked.if_none_match is not None and is_match(asked.if_none_match, tag):
         return ContentPart(304, 0, 0)
-    found = _RANGE.fullmatch(asked.range) if asked.range is not None and asked.if_range in (None, tag) else None
-    first, last = found.groups() if found else ("", "")
+    match = _RANGE.fullmatch(asked.range) if asked.range is not None and asked.if_range in (None, tag) else None
+    first, last = match.groups() if match else ("", "")
     if not (first or last) or (first and last and int(last) < int(first)):
         return ContentPart(200, 0, size)
     start = int(first) if first else max(0, size - int(last))

@@ -77,9 +77,9 @@ class KeyBeat:
             used = [name for name, bucket in self._auth.buckets().items() if bucket.is_used]
             groups = [used[at : at + AT_ONCE] for at in range(0, len(used), AT_ONCE)] or [[]]
             for group in groups:
-                found = await self._exchange(group)
-            await self._follow(found.edition)
-            self._gateways = max(1, found.gateways)
+                levels = await self._exchange(group)
+            await self._follow(levels.edition)
+            self._gateways = max(1, levels.gateways)
             self._heard_at = self._clock()
             self._auth.trust_for(TRUSTED_S)
 
@@ -87,15 +87,15 @@ class KeyBeat:
         buckets = self._auth.buckets()
         reports = {name: buckets[name].report() for name in names if name in buckets}
         try:
-            found = await self._store.run(registry.spend(self._gateway, self._spendings(reports), ttl_s=GONE_S))
+            levels = await self._store.run(registry.spend(self._gateway, self._spendings(reports), ttl_s=GONE_S))
         except StoreUnavailable:
             for name, report in reports.items():
                 buckets[name].take_back(report)
             raise
         now = self._clock()
-        for (name, report), (level, demand) in zip(reports.items(), found.levels, strict=True):
+        for (name, report), (level, demand) in zip(reports.items(), levels.levels, strict=True):
             buckets[name].learn(now, report, level=level, demand=demand)
-        return found
+        return levels
 
     def _spendings(self, reports: dict[str, Spending]) -> list[KeySpending]:
         buckets = self._auth.buckets()
@@ -109,7 +109,7 @@ class KeyBeat:
             return
         before, self.stored = self.stored, await self._store.send(registry.stored_keys())
         self._edition = edition
-        ended = self._auth.follow({name: found.key for name, found in self.stored.items()})
+        ended = self._auth.follow({name: stored.key for name, stored in self.stored.items()})
         if self.stored.keys() != before.keys() or ended:
             log.info("keys_followed", keys=len(self.stored), ended=sorted(ended)[:20])
         for end_requests in self.on_revoked if ended else ():

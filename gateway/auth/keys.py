@@ -228,31 +228,31 @@ class KeyAuth:
 
     def admit(self, authorization: bytes | None, address: str, cost: float = 1.0) -> Caller:
         """The caller; takes `cost` of its rate. Raises `Unauthorized`, the same for every invalid key, or `RateLimited`."""
-        found = self._find(authorization)
-        if found is None or found.expires_at <= self._wall():
+        key = self._find(authorization)
+        if key is None or key.expires_at <= self._wall():
             raise self._refusal_to(address, authorization)
-        return self._count_request(found, cost)
+        return self._count_request(key, cost)
 
-    def _count_request(self, found: _KnownKey, cost: float = 1.0) -> Caller:
-        if found.is_stored and self._clock() > self._trusted_until:
+    def _count_request(self, key: _KnownKey, cost: float = 1.0) -> Caller:
+        if key.is_stored and self._clock() > self._trusted_until:
             raise _blind()
-        if found.bucket is not None:
-            wait_s = found.bucket.take(self._clock(), cost)
+        if key.bucket is not None:
+            wait_s = key.bucket.take(self._clock(), cost)
             if wait_s:
                 self.on_limited()
                 raise RateLimited(
-                    f"more than {found.bucket.rate_per_s:g} requests a second",
+                    f"more than {key.bucket.rate_per_s:g} requests a second",
                     retry_after_s=wait_s,
                     hint="Slow down; GET /v1/jobs?ids= looks at many jobs at once, and ?wait= waits for a change.",
                 )
-        return found.caller
+        return key.caller
 
     def identify(self, authorization: bytes | None) -> Caller:
         """For public routes: the caller if the request has a valid key, else `NOBODY`. Does not count against the rate."""
-        found = self._find(authorization)
-        if found is None or found.expires_at <= self._wall() or (found.is_stored and self._clock() > self._trusted_until):
+        key = self._find(authorization)
+        if key is None or key.expires_at <= self._wall() or (key.is_stored and self._clock() > self._trusted_until):
             return NOBODY
-        return found.caller
+        return key.caller
 
     def secret_mark(self, key_id: str) -> str:
         """Identifies the key's current secret without revealing its hash: a new secret under the same id has another mark."""
@@ -260,15 +260,15 @@ class KeyAuth:
 
     def caller_of_key(self, key_id: str, mark: str) -> Caller | None:
         """The caller of a key that was checked before; None if its secret has changed. Counts against the rate, as `admit`."""
-        found = self._keys.get(key_id.encode(), _UNKNOWN)
+        key = self._keys.get(key_id.encode(), _UNKNOWN)
         known = hmac.compare_digest(self.secret_mark(key_id).encode(), mark.encode())
-        if found is _UNKNOWN or not known or found.expires_at <= self._wall():
+        if key is _UNKNOWN or not known or key.expires_at <= self._wall():
             return None
-        return self._count_request(found)
+        return self._count_request(key)
 
     def _find(self, authorization: bytes | None) -> _KnownKey | None:
-        found = self._open or self._remembered.get(authorization or b"") or self._check(authorization)
-        return found if found is not None or self.tokens is None else self._token(self.tokens, authorization or b"")
+        key = self._open or self._remembered.get(authorization or b"") or self._check(authorization)
+        return key if key is not None or self.tokens is None else self._token(self.tokens, authorization or b"")
 
     def _token(self, tokens: TokenSource, header: bytes) -> _KnownKey | None:
         caller = tokens.caller(header[len(_SCHEME) :].strip()) if header[: len(_SCHEME)].lower() == _SCHEME else None
@@ -277,16 +277,16 @@ class KeyAuth:
     def _check(self, authorization: bytes | None) -> _KnownKey | None:
         header = authorization or b""
         key_id, _, secret = header[len(_SCHEME) :].strip().partition(b".")
-        found = self._keys.get(key_id, _UNKNOWN)
+        key = self._keys.get(key_id, _UNKNOWN)
         # Unknown ids take the same work as known ones, and the comparison does not end at the first differing byte: the time
         # that a refusal takes reveals nothing.
-        right = hmac.compare_digest(hashlib.sha256(secret).digest(), found.secret_hash)
-        if not right or found is _UNKNOWN or header[: len(_SCHEME)].lower() != _SCHEME:
+        right = hmac.compare_digest(hashlib.sha256(secret).digest(), key.secret_hash)
+        if not right or key is _UNKNOWN or header[: len(_SCHEME)].lower() != _SCHEME:
             return None
         if len(self._remembered) >= MAX_REMEMBERED:
             self._remembered.clear()
-        self._remembered[header] = found
-        return found
+        self._remembered[header] = key
+        return key
 
     def _refusal_to(self, address: str, authorization: bytes | None) -> Exception:
         wait_s = self._guesses.take(address, self._clock())

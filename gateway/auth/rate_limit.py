@@ -88,9 +88,9 @@ class SharedBucket:
 
     def report(self) -> Spending:
         """What the store is to hear; counting begins anew."""
-        found = Spending(self._spent, self._offered)
+        spending = Spending(self._spent, self._offered)
         self._spent = self._offered = 0.0
-        return found
+        return spending
 
     def take_back(self, unheard: Spending) -> None:
         """The store did not hear of this."""

@@ -74,10 +74,10 @@ class Sessions:
 def session_id(cookies: str) -> str:
     """The session id in a Cookie header; empty for a value that cannot be one of ours."""
     try:
-        found = SimpleCookie(cookies).get(COOKIE)
+        kept = SimpleCookie(cookies).get(COOKIE)
     except CookieError:
         return ""
-    value = found.value if found else ""
+    value = kept.value if kept else ""
     return value if 20 <= len(value) <= 64 and value.isascii() else ""
 
 

@@ -1,4 +1,4 @@
-"""POST /v1/jobs:cancel?tag=: cancel every job of a tag that the caller may see, some hundred per request."""
+"""POST /v1/jobs:cancel?tag=: cancel the jobs with a tag that the caller may see, a few hundred per request."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class CancelTagged:
         queues, last, read, more = self._list.queues(model), parse_job_id(after) if after else None, 0, True
         wanted, counts = checked_tag(tag), Counter[CancelStatus]()
         while more and read < MAX_READ:
-            found, more = await newest(self._store, queues, JobIndex.TAGGED, caller, before=last, limit=_AT_ONCE, tag=wanted)
-            last, read = found[-1] if found else last, read + len(found)
-            counts += await self._cancel_open(await records(self._store, found))
+            jobs, more = await newest(self._store, queues, JobIndex.TAGGED, caller, before=last, limit=_AT_ONCE, tag=wanted)
+            last, read = jobs[-1] if jobs else last, read + len(jobs)
+            counts += await self._cancel_open(await records(self._store, jobs))
         view: dict[str, Any] = {
             "cancelled": counts[CancelStatus.CANCELLED],
             "requested": counts[CancelStatus.REQUESTED],

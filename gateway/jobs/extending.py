@@ -1,4 +1,4 @@
-"""What extensions add to the models and jobs of a gateway, and the words of jobs for them (docs/design/extensions.md)."""
+"""What extensions add to a gateway's models and jobs, and the words that jobs carry for them (docs/design/extensions.md)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ Words = Mapping[str, str]
 class WordsPart:
     """The word of one extension. Where `word` and `kept` return an empty text, the job has no word.
 
-    `word` reads what a request said to the extension, for the draft and the name of its model; raises a refusal. `is_asked`:
-    whether it is asked for requests that say nothing to it and wait for no output. `kept`: the word of a job that was stored
+    `word` reads the request's parameters for the extension, given the draft and its model's name; raises a refusal. `is_asked`:
+    whether to ask it about requests that have no such parameters and do not wait for an output. `kept`: the word of a job that
+    was stored
     before. `refusals`: the errors for jobs of a model that the extension's functions refused to store.
     """
 
@@ -40,7 +41,7 @@ class WordsPart:
     refusals: Mapping[SubmitStatus, Callable[[str], PenstockError]] = field(default_factory=dict)
 
 
-# Called for each job that was stored for a version which a chooser took.
+# Called for each stored job whose version a chooser picked.
 OnChosen = Callable[["Submitter", "SubmitRequest", JobId], None]
 
 
@@ -63,7 +64,7 @@ class JobsPart:
 
 
 def jobs_parts(host: JobsHost) -> dict[str, JobsPart]:
-    """By the extension's name, what the extensions of this environment add."""
+    """The parts that the installed extensions add, by the extension's name."""
     return {one.name: load_part(one.jobs)(host) for one in installed() if one.jobs}
 
 
@@ -72,22 +73,22 @@ class WordReader:
 
     def __init__(self, parts: Mapping[str, WordsPart]) -> None:
         self._parts = parts
-        # What requests that say nothing pass: mostly nothing.
+        # The words of requests without parameters for extensions; usually empty.
         self.asked = tuple(name for name, part in parts.items() if part.is_asked)
         self._kept = {name: part.kept for name, part in parts.items() if part.kept is not None}
 
     def words_of(self, draft: Draft, said: Said, model: str) -> Words:
-        """Raises `InvalidInput` for what no extension of this gateway reads, and as they do."""
+        """Raises `InvalidInput` for parameters that no extension of this gateway reads, and the extensions' own refusals."""
         if lacking := said.keys() - self._parts.keys():
             raise InvalidInput(f"this gateway has no extension {min(lacking)!r}, so nothing was stored")
         names = said.keys() if draft.is_awaited else {*said, *self.asked}
-        found = {name: self._parts[name].word(said.get(name, {}), draft, model) for name in names}
-        return {name: word for name, word in found.items() if word}
+        words = {name: self._parts[name].word(said.get(name, {}), draft, model) for name in names}
+        return {name: word for name, word in words.items() if word}
 
     async def kept(self, job: Job) -> Words:
-        """The words of a job that was stored before, as far as its copy gets them."""
-        found = {name: await kept(job) for name, kept in self._kept.items()}
-        return {name: word for name, word in found.items() if word}
+        """The words of a stored job that its copy inherits."""
+        words = {name: await kept(job) for name, kept in self._kept.items()}
+        return {name: word for name, word in words.items() if word}
 
     def refusal(self, submitted: Submitted, model: str) -> PenstockError | None:
         """The error for a job that an extension refused to store."""

@@ -12,7 +12,7 @@ from penstock.gateway.asgi.problems import is_of_input
 from penstock.job import Job, JobState
 
 MESSAGE_CHARS = 200
-# Ids come before numbers, because ids have digits too. The quantifiers are possessive, so that no message takes long.
+# Ids come before numbers, because ids have digits too. Possessive quantifiers keep the match linear for any message.
 _VARIABLE = (
     (re.compile(r"\b[0-9a-hjkmnp-tv-z]{26}(?:\.[0-9]{1,9})?-[A-Za-z0-9][A-Za-z0-9_.-]*+"), "JOB"),
     (re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"), "ID"),
@@ -24,7 +24,7 @@ _VARIABLE = (
 
 
 class FaultSide(StrEnum):
-    """Whose a failure is: of the caller, who sent what the model cannot take; else of the model or of what runs it."""
+    """Who caused a failure: the caller, by an input that the model cannot take, or the model and its workers."""
 
     CALLER = "caller"
     MODEL = "model"
@@ -32,7 +32,7 @@ class FaultSide(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """The jobs with one fault. `id` is a hash of model, code and message. `versions` are those that the jobs failed with."""
+    """The jobs with one fault. `id` is a hash of model, code and message. `versions`: the versions that failed."""
 
     id: str
     model: str
@@ -76,9 +76,9 @@ def group_id(kind: tuple[str, str, str]) -> str:
 
 def grouped(jobs: Iterable[Job]) -> list[FailureGroup]:
     """The groups, largest first. `jobs` are newest first."""
-    found: dict[tuple[str, str, str], list[Job]] = {}
+    members_of: dict[tuple[str, str, str], list[Job]] = {}
     for job in jobs:
-        found.setdefault(kind_of(job), []).append(job)
+        members_of.setdefault(kind_of(job), []).append(job)
     groups = [
         FailureGroup(
             id=group_id(kind),
@@ -90,7 +90,7 @@ def grouped(jobs: Iterable[Job]) -> list[FailureGroup]:
             oldest_at=min(map(_ended_at, members)),
             versions=tuple(sorted({job.version for job in members})),
         )
-        for kind, members in found.items()
+        for kind, members in members_of.items()
     ]
     return sorted(groups, key=lambda group: (-group.count, group.model, group.code, group.message))
 

@@ -1,4 +1,4 @@
-"""The failed inbox: its jobs are listed, dismissed and replayed one by one, by group or all of a model, in steps (D35)."""
+"""The failed inbox: its jobs are listed, dismissed and replayed singly, by group or by model, in steps (D35)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.models.rollouts import read_object
 from penstock.job import Job, JobId, parse_job_id
 
-# A replay of many jobs becomes requests of this many, so that no request takes long.
+# A replay of many jobs is split into requests of this size, so that each one is short.
 REPLAY_JOBS = 100
 # One request to dismiss looks at most at this many jobs of the model's inbox.
 DISMISS_JOBS = 2_000
@@ -52,8 +52,8 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class InboxStep:
-    """What one request did. `left_out` were refused, the last one because of `why`. `stopped`: why it had to pause, for
-    instance a full queue. `before`: the job to go on behind; `ended`: none is left.
+    """What one request did. `left_out` jobs were refused, the last one because of `why`. `stopped`: why it had to pause, for
+    instance a full queue. `before`: the job after which the next step continues; `ended`: no job is left.
     """
 
     done: int = 0
@@ -65,7 +65,7 @@ class InboxStep:
 
 
 class Inbox:
-    """What the routes and the dashboard call. A caller finds the jobs of its owner, and one who manages those of all."""
+    """Used by the routes and the dashboard. Callers see the jobs of their owner; managers see all jobs."""
 
     def __init__(self, store: AsyncStore, registry: ModelRegistry, replays: Replays) -> None:
         self._store = store
@@ -74,7 +74,7 @@ class Inbox:
         self._list = JobList(store, registry)
 
     async def dismiss_jobs(self, ids: Sequence[str], caller: Caller) -> int:
-        """Raises `NotFound` for a job that the caller may not see, and then dismisses none."""
+        """Dismisses all of the jobs, or raises `NotFound` if the caller may not see one of them."""
         jobs = [await visible_job(self._store, parse_job_id(one), caller) for one in ids]
         queues: dict[str, list[JobId]] = {}
         for job in jobs:
@@ -86,16 +86,16 @@ class Inbox:
         done, read, last = 0, 0, chosen.before
         while read < DISMISS_JOBS:
             page = await self._list.failed(caller, chosen.model, after=last or None, limit=_READ_JOBS)
-            found = [job.id for job in page.jobs if chosen.has(job)]
-            for queue in dict.fromkeys(job.queue for job in found):
-                done += await self._store.dismiss([job for job in found if job.queue == queue])
+            jobs = [job.id for job in page.jobs if chosen.has(job)]
+            for queue in dict.fromkeys(job.queue for job in jobs):
+                done += await self._store.dismiss([job for job in jobs if job.queue == queue])
             read, last = read + _READ_JOBS, page.next_after
             if not last:
                 break
         return InboxStep(done=done, before=last, ended=not last)
 
     async def replay(self, chosen: Chosen, caller: Caller, *, version: str = "") -> InboxStep:
-        """Raises `NotFound` for an unknown model. A full queue stops the step, and the jobs that are left stay in the inbox."""
+        """Raises `NotFound` for an unknown model. A full queue stops the step; the remaining jobs stay in the inbox."""
         page = await self._list.failed(caller, chosen.model, after=chosen.before or None, limit=_READ_JOBS)
         jobs = [job for job in page.jobs if chosen.has(job)][:REPLAY_JOBS]
         is_cut = len(jobs) == REPLAY_JOBS
@@ -118,7 +118,7 @@ class Inbox:
 
     async def _replay_one(self, job: Job, caller: Caller, version: str) -> JobId | PenstockError:
         try:
-            # The key contains the job's id, so that two people who press the button at once make one new job per old one.
+            # The key contains the job's id: two simultaneous replays make one new job per old one.
             made = await self._replays.replay(job.id, caller, version=version, key=f"replay {job.id}")
         except (CallerError, CapacityError) as refusal:
             return refusal
@@ -138,7 +138,7 @@ class Inbox:
                 return
 
     async def check(self, model: str) -> None:
-        """Raises `NotFound` for an unknown model; an empty name is all models."""
+        """Raises `NotFound` for an unknown model; an empty name means all models."""
         if model:
             await self._registry.find(model)
 
@@ -148,7 +148,7 @@ def _line(job: Job) -> bytes:
 
 
 async def exported(lines: AsyncIterator[bytes], headers: dict[str, str]) -> Response:
-    """Reads the first lines before the answer begins, so that a store that is away is a 503 and no answer that breaks off."""
+    """Reads the first lines before the response begins, so that a missing store is a 503 and not a truncated response."""
     first = await anext(lines, b"")
 
     async def all_lines() -> AsyncIterator[bytes]:
@@ -231,7 +231,7 @@ def _chosen(body: dict[str, Any]) -> Chosen:
 
 
 def _checked(body: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """Raises `BadRequest` for what the schema does not have."""
+    """Raises `BadRequest` for a body that does not match the schema."""
     known = schema["properties"]
     for name, value in body.items():
         if name not in known:

@@ -1,4 +1,4 @@
-"""The jobs that a caller may see, newest first, page by page. A page reads few records, whatever lies in the store (D61)."""
+"""The jobs that a caller may see, newest first, page by page. A page reads a bounded number of records (D61)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import Job, JobId, parse_job_id
 
 MAX_PAGE = 200
-# With a status filter one page may need many records. This bounds what one request reads; the cursor continues from there.
+# A status filter may drop most records. This bounds the reads of one request; the cursor continues from there.
 MAX_READ = 500
-# One call of the store reads at most this many records, so that others wait for it no longer than a few milliseconds.
+# One call reads at most this many records, so that it blocks the store for a few milliseconds at most.
 _CALL = 100
 
 
@@ -50,9 +50,9 @@ class JobList:
         queues, index = self.queues(model), JobIndex.ALL if tag is None else JobIndex.TAGGED
         while more and len(data) < limit and read < MAX_READ:
             wanted = min(MAX_READ - read, _CALL if status else limit - len(data))
-            found, more = await newest(self._store, queues, index, caller, before=last, limit=wanted, tag=tag or "")
-            last, read = found[-1] if found else last, read + len(found)
-            data += [job for job in await records(self._store, found) if status is None or job.state.public == status]
+            jobs, more = await newest(self._store, queues, index, caller, before=last, limit=wanted, tag=tag or "")
+            last, read = jobs[-1] if jobs else last, read + len(jobs)
+            data += [job for job in await records(self._store, jobs) if status is None or job.state.public == status]
         shown = data[:limit]
         if len(data) > limit:
             return JobPage(shown, str(shown[-1].id))
@@ -61,8 +61,8 @@ class JobList:
     async def failed(self, caller: Caller, model: str | None, *, after: str | None, limit: int) -> JobPage:
         """The caller's part of the failed inbox."""
         last, queues = parse_job_id(after) if after else None, self.queues(model)
-        found, more = await newest(self._store, queues, JobIndex.INBOX, caller, before=last, limit=limit)
-        return JobPage(await records(self._store, found), str(found[-1]) if more else "")
+        jobs, more = await newest(self._store, queues, JobIndex.INBOX, caller, before=last, limit=limit)
+        return JobPage(await records(self._store, jobs), str(jobs[-1]) if more else "")
 
     def queues(self, model: str | None) -> list[str]:
         """The queues that a list reads. Raises `NotFound` for an unknown model."""
@@ -83,16 +83,16 @@ async def newest(
     limit: int,
     tag: str = "",
 ) -> tuple[list[JobId], bool]:
-    """The newest jobs of an index that the caller may see, of all queues together, and whether there are more."""
+    """The newest jobs that the caller may see in an index over all queues, and whether there are more."""
     owner, serial = "" if caller.sees("\0") else caller.owner, before.serial if before else ""
     ask = partial(store.newest, index=index, owner=owner, before=serial, limit=limit + 1, tag=tag)
     pages = await asyncio.gather(*map(ask, queues))
-    found = sorted((job for page in pages for job in page), key=lambda job: job.serial, reverse=True)
-    return found[:limit], len(found) > limit
+    jobs = sorted((job for page in pages for job in page), key=lambda job: job.serial, reverse=True)
+    return jobs[:limit], len(jobs) > limit
 
 
 async def records(store: AsyncStore, jobs: Sequence[JobId]) -> list[Job]:
-    """The records of jobs of any models, newest first, without those that were collected meanwhile."""
+    """The records of jobs of any models, newest first. Jobs deleted in the meantime are left out."""
 
     async def read(queue: str) -> list[Job]:
         own = [job for job in jobs if job.queue == queue]

@@ -26,7 +26,7 @@ IDS = Query(description=f"Ids of at most {MAX_IDS} jobs, separated by commas.")
 
 
 class ManyJobs:
-    """A job that the caller cannot see is told apart from the others, and is never waited for."""
+    """Jobs that the caller cannot see are listed separately and never waited for."""
 
     def __init__(self, store: AsyncStore, *, lifetime: Lifetime, waiting: WaitingResponses, heartbeat_s: float) -> None:
         self._store = store
@@ -42,24 +42,24 @@ class ManyJobs:
         return router
 
     async def page(self, ids: str, wait_s: float, caller: Caller) -> Response:
-        """The jobs, as soon as one of them has ended; at once if there is one that is not: `missing` names those."""
+        """The jobs, as soon as one of them has ended. Returns at once if some do not exist: `missing` names them."""
         wanted = parse_ids(ids)
-        found = await self._visible(wanted, caller)
-        if wait_s and len(found) == len(wanted) and not any(job.state.final for job in found):
-            await self._end_of_one([job.id for job in found], wait_s, caller)
-            found = await self._visible(wanted, caller)
-        known = {job.id for job in found}
+        jobs = await self._visible(wanted, caller)
+        if wait_s and len(jobs) == len(wanted) and not any(job.state.final for job in jobs):
+            await self._end_of_one([job.id for job in jobs], wait_s, caller)
+            jobs = await self._visible(wanted, caller)
+        known = {job.id for job in jobs}
         missing = [str(job) for job in wanted if job not in known]
-        return json_response({"data": [job_view(job) for job in found], "has_more": False, "missing": missing})
+        return json_response({"data": [job_view(job) for job in jobs], "has_more": False, "missing": missing})
 
     async def _visible(self, wanted: Sequence[JobId], caller: Caller) -> list[Job]:
-        found = await asyncio.gather(*(self._store.read(job) for job in wanted))
-        return [job for job in found if job is not None and caller.sees(job.owner)]
+        records = await asyncio.gather(*(self._store.read(job) for job in wanted))
+        return [job for job in records if job is not None and caller.sees(job.owner)]
 
     async def _end_of_one(self, jobs: Sequence[JobId], wait_s: float, caller: Caller) -> None:
         with self._waiting.open(caller), self._store.waiter(*jobs) as waiter:
-            found = await asyncio.gather(*(self._store.watch(job) for job in jobs))
-            if all(job is not None and not job.state.final for job in found):
+            records = await asyncio.gather(*(self._store.watch(job) for job in jobs))
+            if all(job is not None and not job.state.final for job in records):
                 await waiter.next_end(wait_s, stop=self._lifetime.is_draining)
 
     async def events(self, ids: Annotated[str, IDS], caller: CallerParam) -> StreamingResponse:
@@ -76,7 +76,7 @@ class ManyJobs:
                 async for event in self._follow(jobs):
                     yield event
         except CapacityError:
-            # The status line has been sent. The client connects again and is told the status of every job.
+            # The status line has been sent. The client reconnects and gets the status of every job.
             return
 
     async def _follow(self, jobs: Sequence[JobId]) -> AsyncIterator[bytes]:
@@ -105,7 +105,7 @@ def parse_ids(text: str) -> list[JobId]:
 
 
 def _told(job: JobId, record: Job | None) -> bytes:
-    """The event of a job as it is now. It has no id: whoever connects again is told the status of every job anyway."""
+    """The event with a job's current status. It has no id: a client that reconnects gets the status of every job anyway."""
     if record is None:
         return _gone(job)
     return b"event: %b\ndata: %b\n\n" % (b"end" if record.state.final else b"status", job_body(record))

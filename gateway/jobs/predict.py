@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# The store ends a job at its deadline, and the push of that end takes a moment more.
+# The store ends a job at its deadline; the push of that end arrives a moment later.
 LAST_PUSH_S = 0.02
 # Outputs of these types are sent as they are, in one write.
 _USUAL_TYPES = {JSON: (b"content-type", JSON.encode()), OCTETS: (b"content-type", OCTETS.encode())}
@@ -60,7 +60,7 @@ class PredictEndpoint:
         draft = self._submitter.inputs.draft(scope, receive, head, model, version, kind=kind, call=call, is_awaited=True)
         request = await self._submitter.prepare(draft)
         self.count_request(model, version)
-        # Most requests ask for one answer, and pass none of the code of streams.
+        # Most requests ask for one answer and skip the code of streams.
         accept = head.get(b"accept", b"")
         has_events = is_streamed(accept)
         longest_s = request.model.info.limits.deadline_s if has_events else self._sync_timeout_s
@@ -122,9 +122,9 @@ class PredictEndpoint:
         *,
         kept_s: float | None = None,
     ) -> Job | None:
-        """Answers with the events of the job. Returns its record if it ended; None if it goes on.
+        """Answers with the events of the job. Returns its record if it ended, else None.
 
-        `kept_s`: seconds for which the result is kept; None: as briefly as an answer needs it (D14).
+        `kept_s`: seconds to keep the result; None: only as long as the answer needs it (D14).
         """
         job, ttl_s = request.new_job_id(), kept_s or request.model.info.limits.sync_result_ttl_s
         submitted = await self._submitter.store(request, job, deadline_s=deadline_s, result_ttl_s=ttl_s)
@@ -154,7 +154,7 @@ class PredictEndpoint:
     ) -> AsyncIterator[tuple[JobId, bytes]]:
         """The chunks of a new job, each in JSON, and b"" once it has succeeded. Raises as `end_of` does.
 
-        Raises `EndedWithoutOutput`, too, if the model was run again after some chunks, which cannot be taken back.
+        Also raises `EndedWithoutOutput` if a new attempt began after some chunks: sent chunks cannot be withdrawn.
         """
         from penstock.gateway.jobs.events.prediction import chunks_of
 
@@ -244,7 +244,7 @@ class PredictEndpoint:
 
 
 def _pushed_output(end: Push) -> Payload | None:
-    """The output that came with the push and is answered as it is. None if there is none, if it is too large, or a file."""
+    """The output in the push, if it can be sent unchanged. None if it is missing, too large, or a file."""
     output = end.output
     return output if output is not None and not output.blob and output.content_type in _USUAL_TYPES else None
 

@@ -44,7 +44,9 @@ Status = StrEnum("Status", {state.upper(): state for state in PUBLIC_STATES})  #
 
 
 class JobReads:
-    """Status, result, timeline, list and cancellation of jobs; models; workers. `timelines`: what extensions add to one."""
+    """Status, result, timeline, list and cancellation of jobs; models; workers. `timelines`: what extensions add to a
+    timeline.
+    """
 
     def __init__(
         self, services: Services, many: ManyJobs, timelines: Sequence[Callable[[Job], Awaitable[Mapping[str, Any]]]]
@@ -83,13 +85,13 @@ class JobReads:
     ) -> Response:
         job = parse_job_id(job_id)
         wait_s = parse_wait(wait)
-        found = await self._changed(job, wait_s, if_none_match, caller) if wait_s else await self._store.read(job)
-        if found is None or not caller.sees(found.owner):
+        record = await self._changed(job, wait_s, if_none_match, caller) if wait_s else await self._store.read(job)
+        if record is None or not caller.sees(record.owner):
             raise await missing_job(self._store, job, caller)
-        tag = etag(found)
+        tag = etag(record)
         if if_none_match is not None and is_match(if_none_match, tag):
             return Response(status_code=304, headers={"etag": tag})
-        return self._job_response(found, status=200, headers={"etag": tag, "cache-control": "no-cache"})
+        return self._job_response(record, status=200, headers={"etag": tag, "cache-control": "no-cache"})
 
     async def result(
         self,
@@ -105,10 +107,10 @@ class JobReads:
         wait_s = parse_wait(wait)
         end = await self._pushed(job, wait_s, caller) if wait_s else None
         if end is None:
-            found = await self._end(job, caller)
-            if isinstance(found, Job):
-                return self._job_response(found, status=202, headers={})
-            end = found
+            outcome = await self._end(job, caller)
+            if isinstance(outcome, Job):
+                return self._job_response(outcome, status=202, headers={})
+            end = outcome
         response = await self._results.answer(end, accept=accept, conditions=Conditions(range_, if_range, if_none_match))
         response.wait_in(self._waiting.open(caller))
         return response
@@ -131,10 +133,10 @@ class JobReads:
 
     async def _end(self, job: JobId, caller: Caller) -> Push | Job:
         """The end of a job that the caller may see; the job itself if it has not ended."""
-        found = await self._store.result(job)
-        if found is None or not caller.sees(found[0].owner):
+        result = await self._store.result(job)
+        if result is None or not caller.sees(result[0].owner):
             raise await missing_job(self._store, job, caller)
-        return Push.of_end(*found) or found[0]
+        return Push.of_end(*result) or result[0]
 
     async def timeline(self, job_id: str, caller: CallerParam) -> Response:
         job = await visible_job(self._store, parse_job_id(job_id), caller)
@@ -156,14 +158,14 @@ class JobReads:
 
     async def cancel(self, job_id: str, caller: CallerParam) -> Response:
         job = parse_job_id(job_id)
-        found = await visible_job(self._store, job, caller)
-        outcome = await self._store.cancel(job, owner=found.owner)
-        self._job_log.log_cancelled(job, outcome, version=found.version, trace=found.trace)
-        found = await visible_job(self._store, job, caller)
-        # A repeat is answered like the first call, whose answer may have been lost.
-        if outcome is CancelStatus.FINAL and found.state is not JobState.CANCELLED:
-            raise Conflict(f"job {job} has already ended: {found.state.public}", hint="A job that has ended never changes.")
-        return self._job_response(found, status=202, headers={})
+        record = await visible_job(self._store, job, caller)
+        outcome = await self._store.cancel(job, owner=record.owner)
+        self._job_log.log_cancelled(job, outcome, version=record.version, trace=record.trace)
+        record = await visible_job(self._store, job, caller)
+        # A repeat gets the answer of the first call, which may have been lost.
+        if outcome is CancelStatus.FINAL and record.state is not JobState.CANCELLED:
+            raise Conflict(f"job {job} has already ended: {record.state.public}", hint="A job that has ended never changes.")
+        return self._job_response(record, status=202, headers={})
 
     async def page(
         self,
@@ -184,10 +186,10 @@ class JobReads:
             raise BadRequest("a list is not waited for; wait takes ids", hint="GET /v1/jobs?ids=ID,ID&wait=20")
         wanted = checked_tag(tag) if tag is not None else None
         state = status.value if status else None
-        found = await self._list.page(caller, model=model, status=state, tag=wanted, after=after, limit=limit)
-        view: dict[str, Any] = {"data": [job_view(job) for job in found.jobs], "has_more": bool(found.next_after)}
-        if found.next_after:
-            view["next_after"] = found.next_after
+        jobs = await self._list.page(caller, model=model, status=state, tag=wanted, after=after, limit=limit)
+        view: dict[str, Any] = {"data": [job_view(job) for job in jobs.jobs], "has_more": bool(jobs.next_after)}
+        if jobs.next_after:
+            view["next_after"] = jobs.next_after
         return json_response(view)
 
     async def models(self) -> Response:
@@ -204,23 +206,25 @@ class JobReads:
         return json_response({"data": [worker_view(worker) for worker in self._registry.workers]})
 
     async def _changed(self, job: JobId, wait_s: float, seen: str | None, caller: Caller) -> Job | None:
-        """The record after its next change; at once for a job that has ended or is another's, or if `seen` is outdated."""
+        """The record after its next change. Returns at once if the job has ended, is another owner's, or if `seen` is
+        outdated.
+        """
         with self._waiting.open(caller), self._store.waiter(job) as waiter:
-            found = await self._store.watch(job, every_change=True)
-            if found is None or found.state.final or not caller.sees(found.owner):
-                return found
-            if seen is not None and not is_match(seen, etag(found)):
-                return found
-            # Progress is a change for those alone who say what they have seen; a wait without that is for another status.
-            kept = found.state if seen is None else None
+            record = await self._store.watch(job, every_change=True)
+            if record is None or record.state.final or not caller.sees(record.owner):
+                return record
+            if seen is not None and not is_match(seen, etag(record)):
+                return record
+            # Without `seen`, a caller waits for another status; progress counts as a change only with it.
+            kept = record.state if seen is None else None
             await waiter.next_change(wait_s, stop=self._lifetime.is_draining, ignoring=kept)
         return await self._store.read(job)
 
     async def _pushed(self, job: JobId, wait_s: float, caller: Caller) -> Push | None:
-        """The end of a running job as soon as it comes; None if the job had ended before, or if the wait is over."""
+        """The end of a running job as soon as it is pushed; None if the job had already ended, or if the wait is over."""
         with self._waiting.open(caller), self._store.waiter(job) as waiter:
-            found = await self._store.watch(job)
-            if found is None or found.state.final or not caller.sees(found.owner):
+            record = await self._store.watch(job)
+            if record is None or record.state.final or not caller.sees(record.owner):
                 return None
             return await waiter.next_end(wait_s, stop=self._lifetime.is_draining)
 
@@ -232,7 +236,7 @@ class JobReads:
         return Response(job_body(job, eta_s=remaining_s), status_code=status, media_type=JSON, headers=headers)
 
     def _remaining(self, job: Job) -> float | None:
-        """Seconds until the job has probably run; None if it has ended or nothing is known."""
+        """Estimated seconds until the job has run; None if it has ended or there is no estimate."""
         entry = self._registry.models.get(job.model)
         version = entry.versions.get(job.version) if entry else None
         if entry is None or version is None or job.state.final:
@@ -243,7 +247,7 @@ class JobReads:
 def _eta(entry: ModelEntry, job: Job, run_s: float, *, now: float) -> float | None:
     if job.position is None:
         return run_s or None
-    # About as many stand before it in each of the model's other partitions.
+    # The model's other partitions have about as many jobs before it.
     before = job.position * entry.info.partitions
     ahead = entry.backlog.jobs_before(job.owner, before, before if not job.owner else math.inf)
     return eta_s(ahead, entry.backlog, entry.versions[job.version].capacity, now)

@@ -1,4 +1,4 @@
-"""POST /v1/jobs/{id}/replay: a new job with the input of a job that ended without an output; each names the other."""
+"""POST /v1/jobs/{id}/replay: a new job with the input of a job that ended without an output. Both name each other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.gateway.services import Services
 
 REPLAYABLE = frozenset({JobState.FAILED, JobState.DEAD, JobState.EXPIRED, JobState.CANCELLED})
-# How many replays of this process may have an input from a file in memory at once; each has up to `gateway.max_raw_bytes`.
+# How many replays of this process may hold an input from a file in memory at once; each up to `gateway.max_raw_bytes`.
 _FILES_AT_ONCE = 4
 
 
@@ -75,14 +75,16 @@ class Replays:
         made = await self.replay(parse_job_id(job_id), caller, version=version, asked=request)
         submitted, backlog = made.submitted, made.request.model.backlog
         wait_s = eta_s(submitted.depth - 1, backlog, made.request.version.capacity, time.monotonic())
-        found = await visible_job(self._store, submitted.id, caller)
-        headers = {"location": f"/v1/jobs/{found.id}", "retry-after": str(retry_after(wait_s or 1.0, draw=random.random()))}
-        return Response(job_body(found, eta_s=wait_s), status_code=202, media_type="application/json", headers=headers)
+        record = await visible_job(self._store, submitted.id, caller)
+        headers = {"location": f"/v1/jobs/{record.id}", "retry-after": str(retry_after(wait_s or 1.0, draw=random.random()))}
+        return Response(job_body(record, eta_s=wait_s), status_code=202, media_type="application/json", headers=headers)
 
     async def replay(
         self, job: JobId, caller: Caller, *, version: str = "", key: str | None = None, asked: Request | None = None
     ) -> Replay:
-        """The new job, or the earlier one of the same idempotency key. Raises as a submit, or `Conflict` for no input."""
+        """The new job, or the earlier one with the same idempotency key. Raises as a submit does, and `Conflict` without an
+        input.
+        """
         old = await visible_job(self._store, job, caller)
         check_replayable(old)
         kept = await self._kept_input(old)
@@ -118,10 +120,10 @@ class Replays:
         return payload if version.name == old.version else await self._submitter.inputs.stored(payload, version)
 
     async def _as_it_failed(self, draft: Draft, old: Job) -> Draft:
-        """With the version that failed; raises `Conflict` if it is gone, rather than choose another one silently."""
+        """Uses the version that failed. Raises `Conflict` if it is gone: another version is never chosen silently."""
         try:
-            found = await self._submitter.settle(structs.replace(draft, version=old.version))
-            return structs.replace(draft, settled=found)
+            settled = await self._submitter.settle(structs.replace(draft, version=old.version))
+            return structs.replace(draft, settled=settled)
         except NotFound as gone:
             raise Conflict(
                 f"job {old.id} ran with version {old.version!r}, which no longer exists",
@@ -160,5 +162,5 @@ def _no_input(job: Job) -> Conflict:
 
 
 def _caller_of_copy(caller: Caller, owner: str) -> Caller:
-    """The new job has the same owner as the old one. A caller who manages the jobs of others is not bound by their quota."""
+    """The new job has the same owner as the old one. The owner's quota does not apply to a manager."""
     return caller if caller.owner == owner else Caller(owner)

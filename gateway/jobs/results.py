@@ -1,4 +1,4 @@
-"""The end of a job for its reader: the output, wherever it is kept, or why there is none."""
+"""The end of a job for its reader: the output, or why there is none."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _RETRYABLE = frozenset({"worker_lost", "load_failed"})
 
 
 async def visible_job(store: AsyncStore, job: JobId, caller: Caller) -> Job:
-    """The record if the caller may see it; otherwise raises the error of a job that never existed."""
-    found = await store.read(job)
-    if found is None or not caller.sees(found.owner):
+    """The record if the caller may see it; otherwise raises the same error as for a job that never existed."""
+    record = await store.read(job)
+    if record is None or not caller.sees(record.owner):
         raise await missing_job(store, job, caller)
-    return found
+    return record
 
 
 async def missing_job(store: AsyncStore, job: JobId, caller: Caller) -> Gone | NotFound:
-    """The error for a job that the caller cannot see: `Gone` only for the caller's own, so that others' jobs stay unknown."""
+    """The error for a job that the caller cannot see: `Gone` only for the caller's own jobs, to not disclose others'."""
     owner = await store.collected_owner(job)
     if owner is not None and caller.sees(owner):
         return Gone(f"job {job} existed; its retention is over", hint="Raise result_ttl_s to keep results longer.")
@@ -48,14 +48,14 @@ def first_is_gone(job: JobId) -> Gone:
 
 
 def ended(job: Job) -> Push:
-    """The end of a job that has one, whose output is still to be read."""
+    """The end of a job that has ended; its output is not read yet."""
     end = Push.of_end(job, None)
     assert end is not None
     return end
 
 
 class ResultReader:
-    """Reads outputs from the push, the store or the blobs, wherever they are."""
+    """Reads outputs from the push, the store or the blobs."""
 
     def __init__(self, store: AsyncStore, blobs: BlobStore) -> None:
         self._store = store
@@ -74,10 +74,10 @@ class ResultReader:
         conditions: Conditions | None = None,
         refusal: type[EndedWithoutOutput] = NoResult,
     ) -> ContentResponse:
-        """The output as a response; to a GET with `conditions`, the part that they ask for.
+        """The output as a response. `conditions` of a GET may select a part.
 
-        A bundle is its JSON with links, or the whole as a form for whoever accepts that. Raises `refusal` if the job did not
-        succeed, `RangeNotSatisfiable` for a part behind the end.
+        A bundle is sent as JSON with links, or as a form if the client accepts one. Raises `refusal` if the job did not
+        succeed, `RangeNotSatisfiable` for a part beyond the end.
         """
         return response_to(await self.content(end, accept=accept, refusal=refusal), conditions)
 
@@ -85,18 +85,18 @@ class ResultReader:
         """The output as `answer` sends it. Raises as `answer` does."""
         media, reader = await self.opened(end, refusal)
         if media == TENSORS_MEDIA:
-            # Callers of our own routes seldom read what another protocol's client asked for.
+            # Imported here: few outputs of our own routes are tensors.
             from penstock.gateway.jobs.tensors import tensors_content
 
             data = b"".join(await asyncio.to_thread(lambda: list(reader.pieces(0, reader.size))))
             return await tensors_content(data, end.id, accept)
         if media == BUNDLE_MEDIA:
             return await bundle_content(reader, end.id, accept)
-        # A result never changes (I2), so the job's id names its bytes.
+        # A result never changes (I2), so the job's id identifies its bytes.
         return Content(reader, file_headers(media), str(end.id), split_head(media)[1])
 
     async def file(self, end: Push, place: int, conditions: Conditions) -> ContentResponse:
-        """One file of a bundle. Raises `NotFound` if the output has none at this place, and as `answer` does."""
+        """One file of a bundle. Raises `NotFound` if the output has no such file, and as `answer` does."""
         media, reader = await self.opened(end, NoResult)
         if media != BUNDLE_MEDIA:
             raise NotFound(f"the output of job {end.id} is no bundle of files", hint=f"GET /v1/jobs/{end.id}/result")
@@ -115,10 +115,10 @@ class ResultReader:
         return end.output if end.output is not None else await self._stored(end.id)
 
     async def _stored(self, job: JobId) -> Payload:
-        found = await self._store.result(job)
-        if found is None or found[1] is None:
+        result = await self._store.result(job)
+        if result is None or result[1] is None:
             raise Gone(f"the result of job {job} is gone: its retention is over")
-        return found[1]
+        return result[1]
 
     async def _read(self, job: JobId, payload: Payload, read: Callable[[str], T]) -> T:
         try:

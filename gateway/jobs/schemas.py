@@ -12,7 +12,7 @@ _TEXT = {"type": "string"}
 _MAYBE_TEXT = {"type": ["string", "null"]}
 _MOMENT = {"type": "string", "format": "date-time"}
 _MAYBE_MOMENT = {"type": ["string", "null"], "format": "date-time"}
-# The query parameters of every submit, and those of submits that are not answered at once.
+# The query parameters of every submit, and those of submits that do not wait for the output.
 ANSWER_PARAMETERS: list[dict[str, Any]] = [
     {"name": "priority", "in": "query", "schema": {"type": "string", "enum": ["interactive", "bulk"]}},
     {

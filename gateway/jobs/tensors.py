@@ -1,4 +1,4 @@
-"""Arrays on our own routes: a body in numpy's file format as an input, and an output of tensors as its readers get it."""
+"""Arrays on our own routes: a body in numpy's file format as an input, and outputs of tensors as responses."""
 
 # D83: docs/design/protocols.md
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.tensors.npy import npy_of_tensor, tensor_of_npy
 from penstock.tensors.tensor import TEXTS, Tensor, decode_tensors, encode_tensors, nested, texts_of, values_of
 
 _VARY = {"vary": "accept"}
-# Up to here the plain value of tensors is checked in the event loop.
+# Up to this size, tensors are checked as plain values in the event loop.
 _SMALL_BYTES = 64 * 1024
 
 
@@ -39,8 +39,8 @@ def _npy_payload(body: bytes) -> Payload:
 def check_tensors(tensors: Sequence[Tensor], version: VersionEntry) -> None:
     """Raises `InvalidInput` for tensors that this version does not take, as far as its schema says.
 
-    A model that takes arrays checks them itself, because lists would have to be made of them. Takes milliseconds for large
-    inputs of other models: call it in a thread.
+    A model that takes arrays checks them itself: the schema needs lists, which are slow to make. Takes milliseconds for
+    large inputs of other models: call it in a thread.
     """
     fault = names_refused(tensors)
     if fault:
@@ -50,12 +50,12 @@ def check_tensors(tensors: Sequence[Tensor], version: VersionEntry) -> None:
 
 
 def check_tensor_payload(data: bytes, version: VersionEntry) -> None:
-    """The same for a stored input, which a replay takes to another version."""
+    """As `check_tensors`, for a stored input that a replay sends to another version."""
     check_tensors(decode_tensors(data), version)
 
 
 async def tensors_content(data: bytes, job: JobId, accept: str) -> Content:
-    """The output as JSON; for whoever accepts numpy's file format, and where it is one array of numbers, as such a file."""
+    """The output as JSON, or as numpy's file if the client accepts it and the output is one array of numbers."""
     media, made = await asyncio.to_thread(_written, data, accept)
     name = f"{job}.npy" if media == NPY_MEDIA else str(job)
     return Content(BytesReader(made), {**file_headers(media), **_VARY}, name)
@@ -68,7 +68,7 @@ def _written(data: bytes, accept: str) -> tuple[str, bytes]:
 
 
 def plain_output(tensors: Sequence[Tensor]) -> Any:
-    """The value in JSON: an object with a member per tensor. NaN and infinity, which JSON has not, are null."""
+    """The value in JSON: an object with a member per tensor. NaN and infinity are null, because JSON has neither."""
     return {tensor.name: _plain(tensor) for tensor in tensors}
 
 

@@ -1,7 +1,7 @@
 """Why a job was slow: its record divided into stages that add up to its whole time (D27). Pure.
 
-Moments are the store's, in milliseconds; the stages of a batch are durations that its worker measured. The time between the two
-has names as well: `batch_wait` from the claim until the batch begins, `store` after its last stage.
+Moments are the store's, in milliseconds; the stages of a batch are durations that its worker measured. The rest is
+`batch_wait`, from the claim until the batch begins, and `store`, after its last stage.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STAGES = (
 _UNSETTLED = frozenset({"released", "retried", "crashed", "worker_lost"})
 _ENDS = {"released": "given back", "retried": "to be tried again", "crashed": "crashed", "worker_lost": "worker lost"}
 SOLO = "solo"
-# How the batch of a pipeline's job says that its time is that of its stages.
+# The batch reason of a pipeline's job: its time is spent in its stages' jobs.
 PIPELINE = "pipeline"
 
 
@@ -84,7 +84,7 @@ def _spent(job: Job, end: float) -> dict[str, float]:
 
 
 def _in_vain(job: Job, tried: Attempt) -> bool:
-    """Whether an attempt was lost: it did not end the job, or its output was dropped and its stages are not known."""
+    """Whether an attempt was lost: it did not end the job, or its output was dropped and its stages are unknown."""
     return tried.end in _UNSETTLED or (tried.ended_at is not None and job.batch is None)
 
 
@@ -93,7 +93,7 @@ def _length(tried: Attempt) -> float:
 
 
 def _start_delay(job: Job, end: float) -> float:
-    """Seconds that a job was put aside before it was queued for the first time."""
+    """Seconds that a job was delayed before it was queued for the first time."""
     return max(0.0, min(job.not_before, end) - job.created_at) if job.not_before is not None else 0.0
 
 

@@ -12,7 +12,7 @@ from penstock.gateway.jobs.timeline import Timeline, TimelineStage
 from penstock.job import Attempt, BatchRecord, Job, JobId, JobProgress, JobState, Priority
 from penstock.trace_context import trace_id_of
 
-# What a job may become after it was claimed, in order: an attempt that ends without an end leaves it delayed or queued.
+# The states after a claim, in order: an attempt that does not end the job leaves it delayed or queued.
 _RANK = {JobState.LEASED: 0, JobState.DELAYED: 1, JobState.QUEUED: 2}
 _FINAL_RANK = 9
 
@@ -39,11 +39,11 @@ def accepted_body(
     trace_id: str = "",
     tags: Sequence[str] = (),
 ) -> bytes:
-    """The view of a job just stored. It has no moments: only the store knows them, and the first read shows them."""
+    """The view of a job just stored. It has no times: only the store knows them, and the first read shows them."""
     place = "" if position is None else f'"position":{position},'
     eta = "" if eta_s is None else f'"eta_s":{eta_s:.3f},'
     trace = f'"trace_id":"{trace_id}",' if trace_id else ""
-    # No tag has a character that JSON would escape.
+    # Tags contain no characters that JSON escapes.
     words = '"tags":["' + '","'.join(tags) + '"],' if tags else ""
     base = f"/v1/jobs/{job}"
     return (
@@ -85,9 +85,9 @@ def progress_view(progress: JobProgress) -> dict[str, Any]:
     return {"fraction": progress.fraction, "note": progress.note, "at": rfc3339(progress.at)}
 
 
-def timeline_view(found: Timeline) -> dict[str, Any]:
+def timeline_view(timeline: Timeline) -> dict[str, Any]:
     """The view documented in docs/production/observability.md: fields may be added and never change their meaning."""
-    job = found.job
+    job = timeline.job
     view: dict[str, Any] = {
         "id": str(job.id),
         "model": job.model,
@@ -95,14 +95,14 @@ def timeline_view(found: Timeline) -> dict[str, Any]:
         "status": job.state.public,
         "created_at": rfc3339(job.created_at),
         "finished_at": job.finished_at and rfc3339(job.finished_at),
-        "total_s": round(found.total_s, 6),
+        "total_s": round(timeline.total_s, 6),
         "queued_behind": job.queued_behind,
-        "stages": [_stage_view(stage) for stage in found.stages],
-        "attempts": [_attempt_view(tried, found.workers) for tried in job.tries],
+        "stages": [_stage_view(stage) for stage in timeline.stages],
+        "attempts": [_attempt_view(tried, timeline.workers) for tried in job.tries],
         "attempts_left_out": job.left_out.count,
-        "batch": _ended_batch_view(found),
-        "slowest": found.slowest,
-        "summary": found.summary,
+        "batch": _ended_batch_view(timeline),
+        "slowest": timeline.slowest,
+        "summary": timeline.summary,
         "trace_id": trace_id_of(job.trace) or None,
     }
     return view
@@ -123,8 +123,8 @@ def _attempt_view(tried: Attempt, workers: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _ended_batch_view(found: Timeline) -> dict[str, Any] | None:
-    batch, location = found.job.batch, found.location
+def _ended_batch_view(timeline: Timeline) -> dict[str, Any] | None:
+    batch, location = timeline.job.batch, timeline.location
     if batch is None:
         return None
     return {
@@ -159,7 +159,7 @@ def batch_view(batch: BatchRecord) -> dict[str, Any]:
 def change_id(job: Job) -> str:
     """Identifies a state of a job: ids ascend as the job proceeds, and equal ids mean an equal status.
 
-    The first number is how often the job was claimed. Its attempts would not do: a claim that is given back is not counted.
+    The first number is how often the job was claimed. Attempts would not work: a claim that is given back is not counted.
     """
     rank = _FINAL_RANK if job.state.final else _RANK[job.state]
     claims = job.tries[-1].number if job.tries else job.attempts

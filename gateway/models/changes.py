@@ -79,10 +79,10 @@ class ModelChanges:
         """Raises `NotFound`, and `Conflict` unless the version is ready or scaled to no slots on purpose."""
         await self._registry.refresh()
         entry, _ = await self._registry.find(model)
-        found = entry.versions.get(version)
-        ready_slots = found.capacity.ready_slots if found else 0
+        wanted = entry.versions.get(version)
+        ready_slots = wanted.capacity.ready_slots if wanted else 0
         # Callers of a version that is unloaded wait for one load, as they would without the switch.
-        is_off = found is not None and (found.is_off or found.capacity.is_served)
+        is_off = wanted is not None and (wanted.is_off or wanted.capacity.is_served)
         check_switch(entry.info, version, ready_slots=ready_slots, is_off=is_off)
         await self._changed(model, lambda rollout: rollout.switch(version))
 
@@ -93,8 +93,8 @@ class ModelChanges:
         Raises `NotFound`, and `InvalidInput` for what is no number of slots.
         """
         await self._registry.refresh()
-        entry, found = await self._registry.find(model)
-        name = version or found.name
+        entry, default = await self._registry.find(model)
+        name = version or default.name
         count = check_scale(entry.info, name, slots)
         await self._changed(model, lambda rollout: rollout.released(name) if count is None else rollout.scaled(name, count))
         return name
@@ -106,19 +106,19 @@ class ModelChanges:
         Raises `NotFound`, `InvalidInput`, and `Conflict` for a version that settings name: there they are changed.
         """
         await self._registry.refresh()
-        entry, found = await self._registry.find(model, version)
-        table = self._registry.rollout(model).added.get(found.name)
+        entry, wanted = await self._registry.find(model, version)
+        table = self._registry.rollout(model).added.get(wanted.name)
         if table is None:
             raise Conflict(
-                f"version {found.name!r} of {entry.name!r} is one of the settings, which say how it is batched",
+                f"version {wanted.name!r} of {entry.name!r} is one of the settings, which say how it is batched",
                 hint="Change max_batch_size and max_wait_s there, or load the same source under a version of its own.",
             )
         _checked_table({**table, **policy})
 
         def change(rollout: Rollout) -> Rollout:
-            if found.name not in rollout.added:
+            if wanted.name not in rollout.added:
                 raise _changed_by_others(model)
-            return rollout.batched(found.name, policy)
+            return rollout.batched(wanted.name, policy)
 
         await self._changed(model, change)
 
@@ -225,8 +225,8 @@ class ModelChanges:
     async def _announce(self, fresh: ModelInfo) -> None:
         """Announce the version before a worker has loaded it, so that a new model is listed at once."""
         for _ in range(_TRIES):
-            found = (await self._store.models()).get(fresh.name, StoredModel())
-            if await self._store.swap_model(found, _joined(found.info, fresh)):
+            stored = (await self._store.models()).get(fresh.name, StoredModel())
+            if await self._store.swap_model(stored, _joined(stored.info, fresh)):
                 return
         raise _changed_by_others(fresh.name)
 
@@ -237,8 +237,8 @@ async def change_rollout(store: AsyncStore, model: str, change: Change) -> None:
     Raises `Conflict` if others keep changing it.
     """
     for _ in range(_TRIES):
-        found = (await store.rollouts()).get(model) or StoredRollout()
-        if await store.swap_rollout(model, found, change(found.rollout)):
+        stored = (await store.rollouts()).get(model) or StoredRollout()
+        if await store.swap_rollout(model, stored, change(stored.rollout)):
             return
     raise _changed_by_others(model)
 

@@ -20,9 +20,9 @@ def merged(declared: ModelInfo | None, stored: ModelInfo | None) -> ModelInfo:
     A handler's own policy is known only once a worker has loaded the handler.
     """
     if declared is None or stored is None:
-        found = declared or stored
-        assert found is not None
-        return found
+        known = declared or stored
+        assert known is not None
+        return known
     loaded = {version: info for version, info in stored.versions.items() if info is not None}
     policy = stored.policy if loaded else declared.policy
     return replace(

@@ -40,5 +40,5 @@ def chooser_of(
     parts: Iterable[ModelsPart], model: str, rollout: Rollout, versions: Mapping[str, VersionEntry]
 ) -> VersionChooser | None:
     """The first that an extension has; None: the default version gets the requests that name none."""
-    found = (part.chooser(model, rollout, versions) for part in parts if part.chooser is not None)
-    return next((chooser for chooser in found if chooser is not None), None)
+    choosers = (part.chooser(model, rollout, versions) for part in parts if part.chooser is not None)
+    return next((chooser for chooser in choosers if chooser is not None), None)

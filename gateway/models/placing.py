@@ -31,8 +31,8 @@ async def placed(store: AsyncStore, info: ModelInfo, job: NewJob) -> tuple[NewJo
 async def first_of_key(store: AsyncStore, info: ModelInfo, *, owner: str, key: str) -> JobId | None:
     """The job that was made for this idempotency key before; None if there is none."""
     queues = [queue_of(info.name, number) for number in numbers_of_key(info, owner, key)]
-    found = await asyncio.gather(*(store.send(first_job(queue, owner, key)) for queue in queues))
-    return next((job for job in found if job is not None), None)
+    jobs = await asyncio.gather(*(store.send(first_job(queue, owner, key)) for queue in queues))
+    return next((job for job in jobs if job is not None), None)
 
 
 async def version_of_repeat(

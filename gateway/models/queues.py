@@ -176,14 +176,14 @@ class QueueReads:
 
     async def _named(self, patterns: Sequence[str]) -> list[ModelEntry]:
         """Raises `UnknownModel` for a name that is no model's: what scales workers must not read 0 for a typing error."""
-        found: dict[str, ModelEntry] = {}
+        entries: dict[str, ModelEntry] = {}
         for pattern in patterns:
             if _WILD.isdisjoint(pattern):
                 entry, _ = await self._registry.find(pattern)
-                found[entry.name] = entry
+                entries[entry.name] = entry
             else:
-                found |= {name: entry for name, entry in self._registry.models.items() if fnmatchcase(name, pattern)}
-        return list(found.values())
+                entries |= {name: entry for name, entry in self._registry.models.items() if fnmatchcase(name, pattern)}
+        return list(entries.values())
 
 
 def work_view(queue: QueueView) -> dict[str, Any]:

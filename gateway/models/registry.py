@@ -156,8 +156,8 @@ class ModelRegistry:
 
     def slots(self, model: str, version: str) -> VersionSlots:
         """How far the version is from the slots that it is to have."""
-        found = self.rollouts.get(model, StoredRollout())
-        return slots_of(self.workers, model, version, scale=found.rollout.scale.get(version), mark=found.mark)
+        stored = self.rollouts.get(model, StoredRollout())
+        return slots_of(self.workers, model, version, scale=stored.rollout.scale.get(version), mark=stored.mark)
 
     def known_versions(self, model: str) -> set[str]:
         """All versions that anybody announced, including those that are no longer served."""
@@ -206,10 +206,10 @@ class ModelRegistry:
             raise unknown_model(model, self.models)
         if not version and entry.chooser is not None and headers is not None:
             return entry, entry.chooser.choose(headers)
-        found = entry.versions.get(version) if version else entry.default
-        if found is None:
+        wanted = entry.versions.get(version) if version else entry.default
+        if wanted is None:
             raise unknown_version(entry, version)
-        return entry, found
+        return entry, wanted
 
     async def look_again(self) -> None:
         """Refresh unless that happened a moment ago. If the store cannot be reached, nothing changes."""
@@ -247,13 +247,13 @@ class ModelRegistry:
         """Announce the declared models to other gateways without overwriting what workers announced."""
         stored = await self._store.models()
         for name, declared in self._declared.items():
-            found = stored.get(name, StoredModel())
-            wanted = merged(declared, found.info)
+            announced = stored.get(name, StoredModel())
+            wanted = merged(declared, announced.info)
             wanted = replace(wanted, held=max(wanted.held, declared.partitions))
-            known = found.info
+            known = announced.info
             if known is None or known.held < wanted.held or not declared.versions.keys() <= known.versions.keys():
                 # If another gateway was quicker, its announcement suffices: each gateway has its versions in its own settings.
-                await self._store.swap_model(found, wanted)
+                await self._store.swap_model(announced, wanted)
 
     async def _refresh_for_ever(self) -> None:
         while True:
@@ -297,8 +297,8 @@ class ModelRegistry:
             del self._backlogs[model]
 
     def _followed(self, info: ModelInfo) -> ModelInfo | None:
-        found = self.rollouts.get(info.name)
-        return followed(info, found.rollout if found else None)
+        rollout = self.rollouts.get(info.name)
+        return followed(info, rollout.rollout if rollout else None)
 
     def _entry(self, info: ModelInfo, slots: Mapping[tuple[str, str], list[SlotInfo]]) -> ModelEntry:
         names, now = {*info.versions, info.default_version}, time.monotonic()
@@ -326,8 +326,8 @@ class ModelRegistry:
         if self.rollout(key[0]).paused:
             # Slots that claim nothing serve nobody, however many are loaded.
             return SlotCapacity(latency_s=capacity_of(slots).latency_s)
-        found = self._starts.known(key, capacity_of(slots), now, is_wanted=is_wanted)
-        return found if found.ready_slots else on_demand(found, slots, scaling_of(self.workers, *key))
+        capacity = self._starts.known(key, capacity_of(slots), now, is_wanted=is_wanted)
+        return capacity if capacity.ready_slots else on_demand(capacity, slots, scaling_of(self.workers, *key))
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)

@@ -98,8 +98,8 @@ def slots_of(
 
 def scaling_of(workers: Sequence[WorkerInfo], model: str, version: str) -> list[ScalingInfo]:
     """What each worker announces of the version whose slots follow its work there."""
-    found = (worker.scaling.get(model, {}).get(version) for worker in workers)
-    return [info for info in found if info is not None]
+    infos = (worker.scaling.get(model, {}).get(version) for worker in workers)
+    return [info for info in infos if info is not None]
 
 
 def _slots(worker: WorkerInfo, model: str, version: str) -> list[SlotInfo]:

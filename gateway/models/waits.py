@@ -20,15 +20,15 @@ async def await_slots(registry: ModelRegistry, model: str, version: str = "", *,
     """
     until = time.monotonic() + timeout_s
     await registry.look_again()
-    _, found = await registry.find(model, version)
+    _, wanted = await registry.find(model, version)
     while True:
-        slots = registry.slots(model, found.name)
+        slots = registry.slots(model, wanted.name)
         left_s = until - time.monotonic()
         if slots.state in _ENDS or left_s <= 0:
             return slots
         await asyncio.sleep(min(_LOOK_S, left_s))
         await registry.look_again()
-        await registry.find(model, found.name)
+        await registry.find(model, wanted.name)
 
 
 async def await_gone(changes: ModelChanges, model: str, version: str = "", *, timeout_s: float) -> bool:

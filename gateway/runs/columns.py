@@ -120,11 +120,11 @@ def _of_lines(head: bytes) -> list[str] | None:
     """The members of the objects in the first lines. The last line may be cut off."""
     lines = head.split(b"\n")
     whole = lines[:-1] if len(head) == _HEAD_BYTES else lines
-    found: dict[str, None] = {}
+    columns: dict[str, None] = {}
     for line in whole[:_HEAD_LINES]:
         try:
             value = msgspec.json.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue
-        found.update(dict.fromkeys(value) if isinstance(value, dict) else {})
-    return list(found) or None
+        columns.update(dict.fromkeys(value) if isinstance(value, dict) else {})
+    return list(columns) or None

@@ -138,15 +138,15 @@ def _schema(footer: _Compact) -> list[_Element]:
 
 
 def _element(footer: _Compact) -> _Element:
-    found = _Element()
+    element = _Element()
     for number, kind in footer.fields():
         if number == _NAME and kind == _BINARY:
-            found.name = footer.binary().decode("utf-8", "replace")
+            element.name = footer.binary().decode("utf-8", "replace")
         elif number == _CHILDREN and kind in _INTEGERS:
-            found.children = footer.integer()
+            element.children = footer.integer()
         else:
             footer.pass_over(kind)
-    return found
+    return element
 
 
 def _top_names(elements: list[_Element]) -> list[str]:

@@ -148,9 +148,9 @@ class RunRoutes:
         def is_wanted(run: Run) -> bool:
             return (status is None or run.state is status) and (wanted is None or wanted in run.spec.tags)
 
-        found, more = await self._service.page(caller, after=after, limit=limit, is_wanted=is_wanted)
+        runs, more = await self._service.page(caller, after=after, limit=limit, is_wanted=is_wanted)
         now = await self._service.now()
-        return json_response({"data": [await self._view(run, now) for run in found], "has_more": more})
+        return json_response({"data": [await self._view(run, now) for run in runs], "has_more": more})
 
     async def one(self, run_id: str, caller: CallerParam) -> Response:
         run = await self._service.visible(run_id, caller)

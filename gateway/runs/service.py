@@ -134,14 +134,14 @@ class RunService:
 
     async def find(self, run_id: str, caller: Caller) -> Run | None:
         """The run, if there is one that the caller may see."""
-        found = await self._runs.read(run_id) if run_id.isascii() and run_id.isalnum() and len(run_id) <= 64 else None
-        return found if found is not None and caller.sees(found.owner) else None
+        run = await self._runs.read(run_id) if run_id.isascii() and run_id.isalnum() and len(run_id) <= 64 else None
+        return run if run is not None and caller.sees(run.owner) else None
 
     async def visible(self, run_id: str, caller: Caller) -> Run:
         """The run, if the caller may see it. Otherwise raises `NotFound`, as for a run that never existed (D15)."""
-        if (found := await self.find(run_id, caller)) is None:
+        if (run := await self.find(run_id, caller)) is None:
             raise NotFound(f"there is no run {run_id[:80]!r}")
-        return found
+        return run
 
     async def parts(self, run: Run) -> list[Run]:
         """The parts of a run that was split, in their order."""
@@ -149,23 +149,23 @@ class RunService:
 
     async def page(self, caller: Caller, *, after: str, limit: int, is_wanted: Callable[[Run], bool]) -> tuple[list[Run], bool]:
         """The wanted runs, newest first, and whether there are more."""
-        found, _ = await self._read(caller, after=after, limit=limit + 1, is_wanted=is_wanted)
-        return found[:limit], len(found) > limit
+        runs, _ = await self._read(caller, after=after, limit=limit + 1, is_wanted=is_wanted)
+        return runs[:limit], len(runs) > limit
 
     async def _read(self, caller: Caller, *, after: str, limit: int, is_wanted: Callable[[Run], bool]) -> tuple[list[Run], str]:
         """The wanted runs, newest first, and the last one that was read; "" at the end of all."""
         owner = None if caller.sees("\0") else caller.owner
-        found: list[Run] = []
+        runs: list[Run] = []
         for _ in range(_MOST_ROWS_READ // _ROWS_PER_READ):
             rows = await self._runs.runs(owner=owner, after=after, limit=_ROWS_PER_READ)
             for run in rows:
                 after = run.id
-                found += [run] if is_wanted(run) else []
-                if len(found) == limit:
-                    return found, after
+                runs += [run] if is_wanted(run) else []
+                if len(runs) == limit:
+                    return runs, after
             if len(rows) < _ROWS_PER_READ:
-                return found, ""
-        return found, after
+                return runs, ""
+        return runs, after
 
     async def cancel(self, run: Run) -> Run:
         """The run with the cancel request recorded, also if that was so before. Raises `Conflict` if it ended otherwise."""
@@ -180,11 +180,11 @@ class RunService:
 
         One that ends by itself meanwhile is left out.
         """
-        found, next_after = await self._read(
+        runs, next_after = await self._read(
             caller, after=after, limit=_MOST_CANCELLED, is_wanted=lambda run: not run.state.final and tag in run.spec.tags
         )
         told: list[Run] = []
-        for run in found:
+        for run in runs:
             with suppress(Conflict):
                 told.append(await self.cancel(run))
         return TaggedRuns(told, next_after)

@@ -135,12 +135,12 @@ def _write(upload: Upload, allowance: UploadAllowance, piece: bytes) -> None:
 def _metadata(form: UploadForm) -> dict[str, Any]:
     """What a caller says of a file beside its purpose; few say anything."""
     try:
-        found = orjson.loads(form.field("metadata") or "{}")
+        metadata = orjson.loads(form.field("metadata") or "{}")
     except orjson.JSONDecodeError:
-        found = None
-    if not isinstance(found, dict):
+        metadata = None
+    if not isinstance(metadata, dict):
         raise BadParameter("metadata must be a JSON object", param="metadata")
-    return found
+    return metadata
 
 
 def _purpose(form: UploadForm) -> str:

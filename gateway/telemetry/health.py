@@ -67,8 +67,8 @@ class Health:
 
         `workers=false` asks whether jobs are taken; that a model has no worker is then no reason against it.
         """
-        found = await self._missing()
-        missing = found.own + found.unserved if workers else found.own
+        missing_parts = await self._missing()
+        missing = missing_parts.own + missing_parts.unserved if workers else missing_parts.own
         if missing and not caller.roles:
             raise NotReady("the gateway is not ready; a request with an API key learns why", missing=[])
         if missing:

@@ -275,13 +275,13 @@ def anchor(code: str) -> str:
 
 
 def facts_of(code: str) -> dict[str, Any]:
-    found = explanations()[code]
+    explanation = explanations()[code]
     return {
         "code": code,
         "title": titles()[code],
-        "status": found.status,
-        "cause": found.cause,
-        "action": found.action,
+        "status": explanation.status,
+        "cause": explanation.cause,
+        "action": explanation.action,
         "manual": f"{MANUAL}#{anchor(code)}",
     }
 

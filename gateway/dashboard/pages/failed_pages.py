@@ -63,8 +63,8 @@ class FailedPages:
 
     async def failed(self, caller: CallerParam, model: str = "", fault: str = "", after: str = "") -> Response:
         wanted = model if model in self._registry.models else None
-        found = await self._list.failed(caller, wanted, after=after or None, limit=SHOWN_JOBS)
-        groups = [group for group in grouped(found.jobs) if fault not in (*FaultSide,) or group.fault == fault]
+        page = await self._list.failed(caller, wanted, after=after or None, limit=SHOWN_JOBS)
+        groups = [group for group in grouped(page.jobs) if fault not in (*FaultSide,) or group.fault == fault]
         return await self._renderer.page(
             "failed.html",
             caller,
@@ -72,7 +72,7 @@ class FailedPages:
                 "here": "failed",
                 "groups": groups,
                 "shown": sum(group.count for group in groups),
-                "next_after": found.next_after,
+                "next_after": page.next_after,
                 "first": not after,
                 "now": await self._store.now(),
                 "model": model,
@@ -126,8 +126,8 @@ class FailedPages:
     async def errors(self, model: str, caller: CallerParam) -> Response:
         """The newest failures of a model by group, with the traceback of the newest one where it is kept."""
         await self._registry.find(model)
-        found = await self._list.failed(caller, model, after=None, limit=_ERROR_JOBS)
-        groups = grouped(found.jobs)[:_ERROR_GROUPS]
+        page = await self._list.failed(caller, model, after=None, limit=_ERROR_JOBS)
+        groups = grouped(page.jobs)[:_ERROR_GROUPS]
         shown = {
             "model": model,
             "groups": [(group, await self._traceback(group) if Role.MANAGE in caller.roles else "") for group in groups],

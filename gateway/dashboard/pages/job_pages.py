@@ -76,7 +76,7 @@ class JobPages:
         if status and status not in PUBLIC_STATES:
             raise BadRequest(f"there is no status {status[:20]!r}", hint=f"The statuses are {', '.join(PUBLIC_STATES)}.")
         wanted = checked_tag(tag) if tag else None
-        found = await self._list.page(
+        page = await self._list.page(
             caller, model=model or None, status=status or None, tag=wanted, after=after or None, limit=PAGE_JOBS
         )
         now = await self._store.now()
@@ -85,8 +85,8 @@ class JobPages:
             caller,
             {
                 "here": "jobs",
-                "jobs": [job_row(job, now) for job in found.jobs],
-                "next_after": found.next_after,
+                "jobs": [job_row(job, now) for job in page.jobs],
+                "next_after": page.next_after,
                 "first": not after,
                 "model": model,
                 "status": status,
@@ -135,16 +135,16 @@ class JobPages:
     async def output(self, job_id: str, caller: CallerParam, file: int | None = None, shown: bool = False) -> Response:
         """`file`: the place of one file of a bundle. `shown`: as for `input`."""
         job = await visible_job(self._store, parse_job_id(job_id), caller)
-        found = await self._store.result(job.id)
-        if found is None or found[1] is None:
+        end = await self._store.result(job.id)
+        if end is None or end[1] is None:
             raise Gone(f"job {job.id} has no output")
-        content, name = await self._opened(found[1]), split_filename(found[1].content_type)[1]
+        content, name = await self._opened(end[1]), split_filename(end[1].content_type)[1]
         if shown:
-            return _shown_media(content, found[1])
-        if file is not None and found[1].content_type == BUNDLE_MEDIA:
+            return _shown_media(content, end[1])
+        if file is not None and end[1].content_type == BUNDLE_MEDIA:
             entry, content = await bundled_file(content, job.id, file)
             name = entry.filename or f"{job.id}.{file}"
-        elif found[1].content_type == BUNDLE_MEDIA:
+        elif end[1].content_type == BUNDLE_MEDIA:
             content, name = (await bundle_content(content, job.id, accept="")).reader, f"{job.id}.json"
         return _download(content, name or f"{job.id}.output")
 
@@ -169,8 +169,8 @@ class JobPages:
         return None if stored is None else await self._shown(stored.payload)
 
     async def _output(self, job: Job) -> ShownPayload | None:
-        found = await self._store.result(job.id) if Push.of_end(job, None) else None
-        return None if found is None or found[1] is None else await self._shown(found[1])
+        end = await self._store.result(job.id) if Push.of_end(job, None) else None
+        return None if end is None or end[1] is None else await self._shown(end[1])
 
     async def _shown(self, payload: Payload) -> ShownPayload | None:
         media, name = split_filename(payload.content_type)

@@ -54,6 +54,6 @@ class TryPages:
         scope = {**request.scope, "caller": caller}
         receive: Receive = request.receive  # type: ignore[assignment]
         draft = self._submitter.inputs.draft(scope, receive, head, model, version, kind="jobs", is_awaited=False)
-        found = await self._submitter.prepare(draft)
-        submitted = await self._submitter.submit(found, new_job_id(found.model.name))
+        prepared = await self._submitter.prepare(draft)
+        submitted = await self._submitter.submit(prepared, new_job_id(prepared.model.name))
         return self._renderer.redirect(f"/ui/jobs/{submitted.id}")

@@ -26,13 +26,13 @@ class ShownArray:
 
 def arrays_of(head: bytes) -> tuple[ShownArray, ...]:
     """The arrays in the first bytes of a payload of `TENSORS_MEDIA`. Raises `InvalidInput` if these are not its first bytes."""
-    found: list[ShownArray] = []
+    arrays: list[ShownArray] = []
     try:
-        found.extend(_shown(tensor) for tensor in _tensors(head))
+        arrays.extend(_shown(tensor) for tensor in _tensors(head))
     except IndexError as error:
-        if not found:
+        if not arrays:
             raise InvalidInput("the arrays are cut off before their first values") from error
-    return tuple(found)
+    return tuple(arrays)
 
 
 def _tensors(head: bytes) -> Iterator[Tensor]:
@@ -69,16 +69,16 @@ class _PackedReader:
             return first & (0x0F if first < 0xA0 else 0x1F)
         if first not in _WIDTHS:
             raise InvalidInput("these bytes are no arrays")
-        found = self._data[self._at : self._at + _WIDTHS[first]]
+        raw = self._data[self._at : self._at + _WIDTHS[first]]
         self._at += _WIDTHS[first]
-        return int.from_bytes(found, "big")
+        return int.from_bytes(raw, "big")
 
     def data(self) -> memoryview:
         """As far as they are there."""
         size = self.count()
-        found = self._data[self._at : self._at + size]
+        chunk = self._data[self._at : self._at + size]
         self._at += size
-        return found
+        return chunk
 
     def text(self) -> str:
         return bytes(self.data()).decode("utf-8", "replace")
@@ -96,18 +96,18 @@ def _table(tensor: Tensor, count: int) -> ShownTable | None:
     """A row for each run of the last dimension, and in front of it its place in the other dimensions."""
     width = tensor.shape[-1] if tensor.shape else 1
     rows = count // width if width else 0
-    found = []
+    rows_shown = []
     for row in range(min(rows, _MOST_ROWS)):
         cells = _cells(tensor, row * width, min(width, _MOST_COLUMNS))
         if not cells:
             break
-        found.append((*_place(row, tensor.shape[:-1]), *cells))
-    if not found:
+        rows_shown.append((*_place(row, tensor.shape[:-1]), *cells))
+    if not rows_shown:
         return None
     columns = (*["place"][: len(tensor.shape) - 1], *(str(place) for place in range(min(width, _MOST_COLUMNS))))
-    left_out = [f"the first {len(found)} of {rows} rows"] if rows > len(found) else []
+    left_out = [f"the first {len(rows_shown)} of {rows} rows"] if rows > len(rows_shown) else []
     left_out += [f"the first {_MOST_COLUMNS} of {width} columns"] if width > _MOST_COLUMNS else []
-    return ShownTable(columns, tuple(row + ("",) * (len(columns) - len(row)) for row in found), ", ".join(left_out))
+    return ShownTable(columns, tuple(row + ("",) * (len(columns) - len(row)) for row in rows_shown), ", ".join(left_out))
 
 
 def _place(row: int, shape: tuple[int, ...]) -> tuple[str, ...]:
@@ -127,12 +127,12 @@ def _cells(tensor: Tensor, start: int, count: int) -> list[str]:
 
 def _texts(tensor: Tensor) -> list[str]:
     """The first elements of BYTES that are whole, as text."""
-    data, at, found = memoryview(tensor.data), 0, list[str]()
-    while at + 4 <= len(data) and len(found) < _MOST_ROWS * _MOST_COLUMNS:
+    data, at, texts = memoryview(tensor.data), 0, list[str]()
+    while at + 4 <= len(data) and len(texts) < _MOST_ROWS * _MOST_COLUMNS:
         end = at + 4 + int.from_bytes(data[at : at + 4], "little")
         if end > len(data):
             break
         text = bytes(data[at + 4 : min(end, at + 4 + 4 * _MOST_CHARS)]).decode("utf-8", "replace")[:_MOST_CHARS]
-        found.append("".join(char if char.isprintable() else "\ufffd" for char in text))
+        texts.append("".join(char if char.isprintable() else "\ufffd" for char in text))
         at = end
-    return found
+    return texts

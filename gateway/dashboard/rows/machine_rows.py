@@ -161,11 +161,11 @@ def _scaling(infos: Sequence[ScalingInfo]) -> str:
 
 def _first_calls(slots: Iterable[SlotInfo]) -> tuple[tuple[int, float], ...]:
     """The seconds of the slowest slot, by batch size."""
-    found: dict[int, float] = {}
+    longest: dict[int, float] = {}
     for slot in slots:
         for size, seconds in slot.first_call_s.items():
-            found[size] = max(seconds, found.get(size, 0.0))
-    return tuple(sorted(found.items()))
+            longest[size] = max(seconds, longest.get(size, 0.0))
+    return tuple(sorted(longest.items()))
 
 
 def _pretty(schema: dict[str, Any] | None) -> str:
@@ -214,10 +214,10 @@ def _resolved(schema: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
 
 def _referred(reference: str, whole: dict[str, Any]) -> dict[str, Any]:
     """What `#/$defs/name` names; nothing for a reference to another document."""
-    found: Any = whole
+    target: Any = whole
     for step in reference.removeprefix("#/").split("/") if reference.startswith("#/") else ():
-        found = found.get(step) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) and found is not whole else {}
+        target = target.get(step) if isinstance(target, dict) else None
+    return target if isinstance(target, dict) and target is not whole else {}
 
 
 def _kind(schema: dict[str, Any]) -> str:

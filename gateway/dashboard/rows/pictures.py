@@ -16,8 +16,8 @@ Size = tuple[int, int]
 
 def image_type(head: bytes) -> str:
     """The media type of an image by its first bytes; empty for everything else."""
-    found = next((media for media, starts in STARTS.items() if head.startswith(starts)), "")
-    return "" if found == "image/webp" and head[8:12] != b"WEBP" else found
+    media_type = next((media for media, starts in STARTS.items() if head.startswith(starts)), "")
+    return "" if media_type == "image/webp" and head[8:12] != b"WEBP" else media_type
 
 
 def image_size(media: str, head: bytes) -> Size | None:

@@ -1,1 +1,1 @@
-"""What happens to jobs, told as it happens: followed, encoded, and sent."""
+"""Events of jobs: followed in the store, encoded, and sent."""

@@ -26,7 +26,7 @@ def line(event: ToldEvent) -> bytes:
 
 
 class EventEncoder(Protocol):
-    """Makes the bytes of one response. `first` comes before all events; once `is_over`, none comes any more."""
+    """Makes the bytes of one response. `first` is sent before all events; once `is_over`, no event follows."""
 
     @property
     def media_type(self) -> str: ...
@@ -42,7 +42,7 @@ class EventEncoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """`heartbeat` comes after a silence. The events themselves end the response."""
+    """`heartbeat` is sent after a silence. The response ends with the last event."""
 
     media_type: str
     event: Callable[[ToldEvent], bytes]
@@ -56,10 +56,10 @@ class Encoding:
 
 
 _SSE = Encoding(SSE, sse_event, RETRY, HEARTBEAT)
-# An empty line says nothing, and every reader of lines passes it over.
+# Readers of JSON lines skip empty lines.
 _LINES = Encoding(NDJSON, line, b"", b"\n")
 
 
 def encoding_for(accept: str) -> Encoding:
-    """The encoding that an Accept header asks for; server-sent events unless it names lines of JSON alone."""
+    """The encoding that an Accept header asks for; server-sent events unless it accepts only lines of JSON."""
     return _LINES if "ndjson" in accept and SSE not in accept else _SSE

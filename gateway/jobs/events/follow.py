@@ -19,9 +19,9 @@ _GROUP = 16
 
 
 class JobFollower:
-    """Follows jobs for readers. A slow reader costs nothing: each step begins when the one before has been sent.
+    """Follows jobs for readers. A slow reader causes no reads: each step begins when the one before has been sent.
 
-    `heartbeat_s`: how long a reader may hear nothing.
+    `heartbeat_s`: the longest silence in a response.
     """
 
     def __init__(self, store: AsyncStore, *, heartbeat_s: float) -> None:
@@ -31,7 +31,7 @@ class JobFollower:
     async def events(
         self, job: JobId, waiter: Waiter, last_event_id: str | None, *, stop: Callable[[], bool], with_output: bool = False
     ) -> AsyncIterator[list[ToldEvent]]:
-        """What comes after that event, in groups, up to `end` or until `stop` is true.
+        """The events after that one, in groups, up to `end` or until `stop` is true.
 
         An empty group after each silence of `heartbeat_s`. `with_output`: the end has the output where it can.
         """
@@ -41,29 +41,29 @@ class JobFollower:
             return
         told.is_reset(record)
         # A job that was never claimed has yielded nothing.
-        found = await self._look(job, told, with_output) if record.tries else Followed(record)
-        while found is not None and not stop():
-            for group in _groups(chain(told.changes(found.job), told.chunks(found.stream))):
+        followed = await self._look(job, told, with_output) if record.tries else Followed(record)
+        while followed is not None and not stop():
+            for group in _groups(chain(told.changes(followed.job), told.chunks(followed.stream))):
                 yield group
-            if len(found.stream.chunks) < _PART:
-                if found.job.state.final:
-                    yield list(told.end(found, with_output=with_output))
+            if len(followed.stream.chunks) < _PART:
+                if followed.job.state.final:
+                    yield list(told.end(followed, with_output=with_output))
                     return
                 async for group in self._pushed(waiter, told, stop):
                     yield group
-            found = await self._look(job, told, with_output)
+            followed = await self._look(job, told, with_output)
 
     async def _look(self, job: JobId, told: ReaderNews, with_output: bool) -> Followed | None:
-        found = await self._follow(job, told, with_output)
-        # What the store has lost meanwhile is told anew, from the start.
-        return await self._follow(job, told, with_output) if found is not None and told.is_reset(found.job) else found
+        followed = await self._follow(job, told, with_output)
+        # The store lost changes that this reader saw: start over.
+        return await self._follow(job, told, with_output) if followed is not None and told.is_reset(followed.job) else followed
 
     async def _follow(self, job: JobId, told: ReaderNews, with_output: bool) -> Followed | None:
         seen = told.seen
         return await self._store.follow(job, mark=seen.mark, seen=seen.count, limit=_PART, with_output=with_output)
 
     async def _pushed(self, waiter: Waiter, told: ReaderNews, stop: Callable[[], bool]) -> AsyncIterator[list[ToldEvent]]:
-        """The chunks that are pushed, until there is another change, a gap or a silence. Then the store is to be looked at."""
+        """The chunks that are pushed, until another change, a gap or a silence. The caller then reads the store."""
         while not stop():
             began = time.monotonic()
             push = await waiter.next(self._heartbeat_s)

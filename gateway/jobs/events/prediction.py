@@ -22,7 +22,7 @@ _HEADERS = [(name.encode("ascii"), value.encode("ascii")) for name, value in STR
 
 
 class StreamedPrediction:
-    """Answers one request whose job is stored with the job's events. The last one, `end`, has the output as `result`."""
+    """Answers one request whose job is stored with the job's events. The last event, `end`, has the output as `result`."""
 
     def __init__(self, follower: JobFollower, lifetime: Lifetime) -> None:
         self._follower = follower
@@ -67,7 +67,7 @@ class StreamedPrediction:
 async def chunks_of(job: JobId, events: AsyncIterator[list[ToldEvent]]) -> AsyncIterator[bytes]:
     """The chunks of a job, each in JSON, and b"" once it has succeeded.
 
-    Raises `EndedWithoutOutput` for another end, and if the model was run again after some chunks: they cannot be taken back.
+    Raises `EndedWithoutOutput` for another end, and if a new attempt began after some chunks: sent chunks cannot be withdrawn.
     """
     async for group in events:
         for event in group:

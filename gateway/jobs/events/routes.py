@@ -1,4 +1,4 @@
-"""GET /v1/jobs/{id}/events: the changes of a job, its progress and what it yields, as they come."""
+"""GET /v1/jobs/{id}/events: the changes of a job, its progress and its chunks, as they happen."""
 
 from __future__ import annotations
 

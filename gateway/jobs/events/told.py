@@ -1,4 +1,4 @@
-"""What one reader was told of a job, and what is news to it (D72). Pure."""
+"""What one reader has seen of a job, and which events it lacks (D72). Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_DATA = b"{}"
 
 
 class ToldEvent(NamedTuple):
-    """`data` is JSON. `id` names all that the reader has seen by then. `ended`: the job, with its `end`."""
+    """`data` is JSON. `id` names everything up to this event. `ended`: the job, in its `end` event."""
 
     name: str
     id: str
@@ -31,7 +31,7 @@ class ToldEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a reader has seen: the job's last change, and so many chunks of the stream with that mark."""
+    """What a reader has seen: the job's last change, and the number of chunks of the stream with this mark."""
 
     change: str = ""
     mark: str = ""
@@ -39,10 +39,10 @@ class Seen:
 
     @classmethod
     def parse(cls, event_id: str | None) -> Seen:
-        found = _SEEN.fullmatch(event_id or "")
-        if found is None:
+        match = _SEEN.fullmatch(event_id or "")
+        if match is None:
             return cls(event_id or "")
-        return cls(found["change"], found["mark"] or "", int(found["count"] or 0))
+        return cls(match["change"], match["mark"] or "", int(match["count"] or 0))
 
     @property
     def id(self) -> str:
@@ -53,7 +53,7 @@ class Seen:
 
 
 class ReaderNews:
-    """One reader's: each method returns the events that tell the reader what it does not know yet."""
+    """Each method returns the events that this reader has not seen."""
 
     def __init__(self, last_event_id: str | None) -> None:
         self.seen = Seen.parse(last_event_id)
@@ -61,14 +61,14 @@ class ReaderNews:
         self._is_reset = False
 
     def is_reset(self, record: Job) -> bool:
-        """Whether the reader has seen what cannot have been. Then all is told anew, behind a `reset`."""
+        """Whether the store lost changes that this reader already saw. If so, send `reset` and start over."""
         if not lost_history(self.seen.change, record):
             return False
         self.seen, self._is_reset = Seen(), True
         return True
 
     def changes(self, record: Job) -> Iterator[ToldEvent]:
-        """The news in the record of a job. Its end is told last, by `end`."""
+        """The events for changes in the job's record, except its end, which `end` returns."""
         if self._is_reset:
             self._is_reset = False
             yield Seen(change_id(record)).event("reset")
@@ -82,15 +82,15 @@ class ReaderNews:
             yield self.seen.event("progress", orjson.dumps(progress_view(record.progress)))
 
     def is_next(self, part: StreamPart) -> bool:
-        """Whether the reader goes on with this part. Else it may have missed some, and has to look."""
+        """Whether this part follows what the reader saw. Otherwise parts may be missing, and the store must be read."""
         seen = self.seen
         is_same = part.mark == seen.mark or not seen.mark
         return is_same and part.before <= seen.count < part.before + len(part.chunks)
 
     def chunks(self, part: StreamPart) -> Iterator[ToldEvent]:
-        """Those that the reader has not seen, after a `restart` if they are of another stream than those that it saw.
+        """The chunks that the reader has not seen, after a `restart` if they belong to another stream than those it saw.
 
-        Another stream is also one that ends before what the reader saw: the store has lost its last chunks.
+        A stream that ends before the reader's last chunk counts as another one: the store lost its last chunks.
         """
         if part.mark != self.seen.mark or part.before + len(part.chunks) < self.seen.count:
             is_restart, self.seen = bool(self.seen.mark), replace(self.seen, mark=part.mark, count=0)
@@ -101,18 +101,18 @@ class ReaderNews:
             self.seen = Seen(seen.change, seen.mark, count)
             yield self.seen.event("chunk", chunk)
 
-    def end(self, found: Followed, *, with_output: bool) -> Iterator[ToldEvent]:
+    def end(self, followed: Followed, *, with_output: bool) -> Iterator[ToldEvent]:
         """The end of the job; with its output as `result` if that is JSON and in the record, else `links` say where it is."""
-        if self.seen.count and _is_of_another_attempt(found.job, self.seen.mark):
+        if self.seen.count and _is_of_another_attempt(followed.job, self.seen.mark):
             # The last attempt ended without a chunk.
             self.seen = Seen(self.seen.change)
             yield self.seen.event("restart")
-        output = found.output
+        output = followed.output
         if not with_output or output is None or output.blob or output.content_type != JSON:
-            told = job_body(found.job)
+            told = job_body(followed.job)
         else:
-            told = orjson.dumps({**job_view(found.job), "result": orjson.Fragment(output.data)})
-        yield self.seen.event("end", told)._replace(ended=found.job)
+            told = orjson.dumps({**job_view(followed.job), "result": orjson.Fragment(output.data)})
+        yield self.seen.event("end", told)._replace(ended=followed.job)
 
 
 def _is_of_another_attempt(record: Job, mark: str) -> bool:

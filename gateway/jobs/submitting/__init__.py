@@ -1,1 +1,1 @@
-"""An HTTP request becomes stored jobs: its options and its input are read, checked, admitted and stored."""
+"""From an HTTP request to stored jobs: read and check options and input, admit, store."""

@@ -1,4 +1,4 @@
-"""What a door makes of a request, a draft; and what the submitter makes of a draft, a request that can be stored."""
+"""A draft, which a door makes of a request, and a request that can be stored, which the submitter makes of a draft."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from penstock.job import Call, JobId, Payload
 from penstock.trace_context import TraceContext
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
-# What reads the input once its version is known, and checks it. Raises on the first fault.
+# Reads and checks the input once its version is known. Raises on the first fault.
 InputOf = Callable[[VersionEntry], Awaitable[Payload]]
 
 
 class SettledDraft(Struct, frozen=True):
-    """What the draft of a request comes to before its input is read."""
+    """A draft after its model, version and options were looked up, before its input is read."""
 
     model: ModelEntry
     version: VersionEntry
@@ -32,21 +32,20 @@ class SettledDraft(Struct, frozen=True):
 
 
 async def no_input(_: VersionEntry) -> Payload:
-    """Of a request whose inputs have drafts of their own, which are made of that of the request."""
+    """For a request with several inputs: each input has its own draft, made from the request's."""
     return Payload("")
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """The job that a request asks for, in the words of no protocol.
+    """The job that a request asks for, independent of its protocol.
 
-    `version`: as the caller named it; empty: the default, or what is chosen for it. `kind`: of which kind of request it is;
-    requests of two kinds share no idempotency key. `is_awaited`: the caller waits for the output, and so extensions are asked
-    only if the request says something to them. `headers`: for what chooses a version, and for the model; `head`: for the
-    gateway, which finds the key and the trace there.
-    `scope` is given the trace, which the response names. `key`: in place of that in the head. `said`: what must be the same in
-    two requests of one key, if that is not the input. `words`: what only the functions of
-    extensions in the store read, by the extension's name. `settled`: of several drafts of one request, which
-    are looked up once.
+    `version`: as the caller named it; empty: the default, or a chosen one. `kind`: the kind of request; requests of
+    different kinds share no idempotency key. `is_awaited`: the caller waits for the output, and so extensions are asked
+    only if the request says something to them. `headers`: for choosers of versions, and for the model; `head`: for the gateway,
+    which reads the key and the trace.
+    `scope` receives the trace for the response. `key` replaces the key in the head. `said` replaces the input in the
+    comparison of two requests with one key. `words`: read only by the extensions' functions in the store, by the
+    extension's name. `settled`: set if several drafts of one request share one look-up.
     """
 
     model: str
@@ -70,7 +69,7 @@ class Draft(Struct, frozen=True, kw_only=True):
 class SubmitRequest(Struct, frozen=True):
     """A request that was read and checked. `key` and `fingerprint` are empty without an Idempotency-Key.
 
-    `trace` goes into the job and the response: it is the caller's context or, if tracing is on, that of `sending`.
+    `trace` goes into the job and the response: the caller's context or, if tracing is on, the context of `sending`.
     """
 
     model: ModelEntry

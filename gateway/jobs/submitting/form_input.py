@@ -1,4 +1,4 @@
-"""A multipart body as one input: by the model's schema, the one part that is the input, or an object of fields and files."""
+"""A multipart body as one input: its only part, or an object of fields and files, as the model's schema says."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from penstock.job import FORM_MEDIA, Payload
 if TYPE_CHECKING:
     from penstock.settings.gateway import GatewaySettings
 
-# A field of more values is read by the worker alone, as such a body is.
+# A field with more values is read only by the worker, as large bodies are.
 _MOST_COMMAS = bodies.MAX_VALUES
-# Code that takes raw bodies names its fields itself, and some of it has dozens.
+# Models without a schema define their fields in code, and some have dozens.
 MOST_RAW_PARTS = 256
 
 
 def read_multipart(form: Payload, version: VersionEntry, limits: GatewaySettings) -> Payload:
-    """The input that a multipart body stands for. Takes milliseconds for large forms: call it in a thread. Raises `BadRequest`
-    for a form that cannot be read, and as `input_of` does.
+    """The input in a multipart body. Takes milliseconds for large forms: call it in a thread. Raises `BadRequest` for an
+    unreadable form, and as `input_of` does.
     """
     most = MOST_RAW_PARTS if version.takes_raw else multipart.MAX_PARTS
     return input_of(multipart.multipart_parts(form.data, form.content_type, most=most), version, limits)
 
 
 def input_of(parts: Sequence[FormPart], version: VersionEntry, limits: GatewaySettings) -> Payload:
-    """The input that the parts of a form stand for.
+    """The input in the parts of a form.
 
-    Raises `InvalidInput` with the name of each part that the model has no place for, `TooLarge` for too much text.
+    Raises `InvalidInput` with the names of the parts that the model does not take, `TooLarge` for too much text.
     """
     if version.takes_raw:
         return packed_form(parts)
@@ -45,15 +45,15 @@ def input_of(parts: Sequence[FormPart], version: VersionEntry, limits: GatewaySe
     if text_bytes > limits.max_json_bytes:
         raise wire.too_large(text_bytes, limits.max_json_bytes)
     if version.info is None:
-        # Nobody has loaded this version yet, so nobody knows its schema. The worker reads the form by it.
+        # No worker has loaded this version yet, so its schema is unknown here. The worker reads the form.
         return packed_form(parts)
-    found = check_form(parts, version, limits)
-    if not isinstance(found, FormPart):
+    form = check_form(parts, version, limits)
+    if not isinstance(form, FormPart):
         return packed_form(parts)
-    media = _media_of(found, version)
-    if media == JSON and len(found.data) > limits.max_json_bytes:
-        raise wire.too_large(len(found.data), limits.max_json_bytes)
-    return packed_form(parts) if is_file_schema(version.input_schema) and media != JSON else Payload(media, found.data)
+    media = _media_of(form, version)
+    if media == JSON and len(form.data) > limits.max_json_bytes:
+        raise wire.too_large(len(form.data), limits.max_json_bytes)
+    return packed_form(parts) if is_file_schema(version.input_schema) and media != JSON else Payload(media, form.data)
 
 
 def check_form(parts: Sequence[FormPart], version: VersionEntry, limits: GatewaySettings) -> FormPart | dict[str, Any]:
@@ -67,10 +67,10 @@ def check_form(parts: Sequence[FormPart], version: VersionEntry, limits: Gateway
             return None
         return _read_json(data)
 
-    found = read_form(parts, fields, takes=lambda media: negotiation.is_accepted(media, version.accepts), read_json=read_json)
-    if not isinstance(found, FormPart) and version.validator is not None and not too_many:
-        bodies.check_schema(as_json(found), version.validator, version.input_schema)
-    return found
+    form = read_form(parts, fields, takes=lambda media: negotiation.is_accepted(media, version.accepts), read_json=read_json)
+    if not isinstance(form, FormPart) and version.validator is not None and not too_many:
+        bodies.check_schema(as_json(form), version.validator, version.input_schema)
+    return form
 
 
 def packed_form(parts: Sequence[FormPart]) -> Payload:
@@ -97,11 +97,11 @@ def _read_json(data: bytes) -> Any:
 
 
 def as_json(value: Any) -> Any:
-    """The object as JSON would have it: a file is a text of the length of its base64."""
+    """The object as JSON, for the schema: a text of the same length stands for a file's base64."""
     if isinstance(value, File):
         return "A" * (4 * ((len(value) + 2) // 3))
     if isinstance(value, dict):
         return {name: as_json(own) for name, own in value.items()}
-    # A field of numbers may be long. Only a list of files has any among its elements.
+    # Only lists of files contain files: a long list of numbers need not be copied.
     is_files = isinstance(value, list) and bool(value) and isinstance(value[0], File)
     return [as_json(own) for own in value] if is_files else value

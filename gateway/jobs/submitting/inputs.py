@@ -1,4 +1,4 @@
-"""Bodies as inputs of a version: read, checked against what it accepts and its schema."""
+"""Reads bodies as inputs of a version and checks them against its content types and its schema."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class InputReader:
         is_awaited: bool,
         call: Call = Call.PREDICT,
     ) -> Draft:
-        """The draft of a request of our own routes: its body is the input, its query are the options."""
+        """The draft of a request of our own routes: the body is the input, the query has the options."""
         caller, query = scope["caller"], scope["query_string"]
         return Draft(
             model=model,
@@ -62,20 +62,20 @@ class InputReader:
         media = negotiation.media_type(head.get(b"content-type"), accepts=version.accepts)
         limit = self._limits.max_json_bytes if media == JSON and not version.takes_raw else self._limits.max_raw_bytes
         body = await wire.read_body(receive, head, limit=limit, memory=self._uploads, owner=owner)
-        found = Payload(media, body)
+        payload = Payload(media, body)
         if media != JSON and negotiation.base_type(media) == MULTIPART:
-            found = await asyncio.to_thread(read_multipart, found, version, self._limits)
-        if found.content_type == JSON and not version.takes_raw:
-            await self._check_json(found.data, version)
-        elif found.content_type == NPY_MEDIA and NPY_MEDIA in version.accepts:
-            # Few callers send arrays, and only models that take them read such a file.
+            payload = await asyncio.to_thread(read_multipart, payload, version, self._limits)
+        if payload.content_type == JSON and not version.takes_raw:
+            await self._check_json(payload.data, version)
+        elif payload.content_type == NPY_MEDIA and NPY_MEDIA in version.accepts:
+            # Array files are rare, and only some models take them.
             from penstock.gateway.jobs.tensors import npy_input
 
-            found = await npy_input(found.data)
-        return found
+            payload = await npy_input(payload.data)
+        return payload
 
     async def json(self, data: bytes, version: VersionEntry) -> Payload:
-        """An input in JSON that a door wrote or took out of its request."""
+        """An input in JSON that a door took from its request."""
         negotiation.media_type(JSON.encode(), accepts=version.accepts)
         payload = Payload(JSON, data)
         await self.check(payload, version)
@@ -90,7 +90,7 @@ class InputReader:
         return payload
 
     async def check(self, payload: Payload, version: VersionEntry) -> None:
-        """Checks an input, JSON, tensors or a form. Of a version that takes bodies as they came, any input is right."""
+        """Checks an input, JSON, tensors or a form. Versions that take raw bodies accept any input."""
         if version.takes_raw:
             return
         if payload.content_type == JSON:

@@ -1,4 +1,4 @@
-"""A job is stored, and its caller, who prefers to wait, gets its end if that comes in time."""
+"""Stores a job and, if its caller prefers to wait, returns its end if it comes in time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.job import JobId
 
 
 class PreferredWait:
-    """Waits only where one more of the caller's responses may: who prefers to wait need not."""
+    """Waits only within the caller's limit of open responses: a preference to wait need not be honoured."""
 
     def __init__(self, submitter: Submitter, *, store: AsyncStore, lifetime: Lifetime, waiting: WaitingResponses) -> None:
         self._submitter = submitter
@@ -22,11 +22,11 @@ class PreferredWait:
         self._waiting = waiting
 
     def allowed_s(self, request: SubmitRequest, wait_s: float) -> float:
-        """The seconds that the answer may wait now, of those that its caller prefers."""
+        """The seconds that the answer may wait now, at most those that its caller prefers."""
         return wait_s if wait_s and self._waiting.is_free(request.caller) else 0.0
 
     async def submit(self, request: SubmitRequest, wait_s: float) -> tuple[Submitted, Push | None]:
-        """The stored job, or the first of its idempotency key, and its end; None if the wait passes first."""
+        """The stored job, or the first one with its idempotency key, and its end; None if the wait passes first."""
         job = request.new_job_id()
         if not wait_s:
             return await self._submitter.submit(request, job), None

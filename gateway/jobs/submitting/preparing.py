@@ -1,4 +1,4 @@
-"""Drafts become requests that can be stored: found, read and checked, traced; each refusal is counted."""
+"""From drafts to requests that can be stored: look up, read, check, trace. Refusals are counted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.trace_context import TraceContext
 if TYPE_CHECKING:
     from penstock.gateway.services import Services
 
-# Whose refusal it is where a request names no model that is known.
+# The label of refusals whose model is unknown.
 UNKNOWN = "unknown"
 
 
@@ -37,7 +37,7 @@ class Preparation:
         self._tracing = services.tracing
 
     async def settle(self, draft: Draft) -> SettledDraft:
-        """Model, version, options, words and key of the draft, whose input is not read; raises on the first fault."""
+        """Model, version, options, words and key of the draft. Does not read its input. Raises on the first fault."""
         model = UNKNOWN
         try:
             entry, version = await self._registry.find(draft.model, draft.version, draft.headers)
@@ -81,7 +81,7 @@ class Preparation:
 
     @contextmanager
     def counting(self, model: str = UNKNOWN) -> Iterator[None]:
-        """Counts a refusal in the block as one of this model, which must be known."""
+        """Counts a refusal in the block under this model's name, which must be known."""
         try:
             yield
         except PenstockError as error:
@@ -91,7 +91,7 @@ class Preparation:
     def _traced(
         self, draft: Draft, entry: ModelEntry, version: VersionEntry, payload: Payload
     ) -> tuple[TraceContext | None, SendSpan | None]:
-        """The trace that the caller sent, or that begins with the request."""
+        """The caller's trace, or a new one."""
         trace, sending = negotiation.caller_trace(draft.head), None
         if self._tracing is not None:
             sending = self._tracing.begin(entry.name, version.name, trace, size_bytes=len(payload.data))

@@ -1,4 +1,4 @@
-"""Why the store took no job of a request: the errors that the caller gets."""
+"""The caller's errors for jobs that the store refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def refusal_of(request: SubmitRequest, submitted: Submitted, words: WordReader) -> PenstockError:
-    """The error for a submit that the store answered with anything but a job."""
+    """The error for a submit that the store refused."""
     limit = request.model.info.limits.max_queue_depth
     drain_s = request.model.backlog.drain_s(request.version.capacity, time.monotonic())
     if submitted.status is SubmitStatus.KEY_REUSED:

@@ -52,7 +52,7 @@ class SubmitEndpoint:
         own = min(depth, backlog.open.get(owner, depth)) - 1
         ahead = backlog.jobs_before(owner, own, depth - 1)
         wait_s = delay_s or eta_s(ahead, backlog, request.version.capacity, time.monotonic())
-        # A caller who asks too early asks again; without a ready slot nobody knows how often that would be.
+        # A caller who asks too early asks again. Without a ready slot there is no estimate of the time.
         unknown_s = 1.0 if request.version.capacity.ready_slots else UNKNOWN_DRAIN_S
         body = await self._body(request, submitted, own, wait_s)
         headers = [

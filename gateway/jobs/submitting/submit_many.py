@@ -1,6 +1,6 @@
 """POST /v1/models/{model}[/versions/{version}]/jobs:batch: one job for each input of a JSON array or of JSON Lines.
 
-The jobs are stored as those of any submits are, in groups that share a call and a sync, and are independent of each other.
+The jobs are independent of each other. They are stored in groups that share a call and a sync.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MAX_INPUTS = 1_000
 MAX_ERRORS = 10
 LINES = ("application/x-ndjson", "application/jsonl")
-# So many inputs are checked in one turn of the event loop, which other requests wait for.
+# Inputs checked in one turn of the event loop, which other requests wait for.
 _CHECKED_AT_ONCE = 32
 _array = msgspec.json.Decoder(list[msgspec.Raw])
 _KEY_MOST = 240
@@ -159,22 +159,22 @@ class SubmitMany:
         return await asyncio.to_thread(split_array if media == JSON else split_lines, body)
 
     async def _prepared(self, inputs: Sequence[bytes], draft: Draft, key: str) -> Prepared:
-        """The request of each input, or why it is refused. Each has the key of all with its place, by which a repeat finds its
-        job again. Raises `UnsupportedMedia` where the model takes no JSON at all.
+        """The request of each input, or why it is refused. Each key is the request's key and the input's index, so that
+        a repeat finds the same jobs. Raises `UnsupportedMedia` if the model takes no JSON.
         """
         assert draft.settled is not None
         with self._submitter.counting(draft.settled.model.name):
             negotiation.media_type(JSON.encode(), accepts=draft.settled.version.accepts)
-        found: Prepared = []
+        prepared: Prepared = []
         for index, data in enumerate(inputs):
             if index % _CHECKED_AT_ONCE == 0:
                 await asyncio.sleep(0)
             one = structs.replace(draft, input=partial(self._input, data), key=f"{key}/{index}" if key else "")
             try:
-                found.append(await self._submitter.prepare(one))
+                prepared.append(await self._submitter.prepare(one))
             except PenstockError as error:
-                found.append(error)
-        return found
+                prepared.append(error)
+        return prepared
 
     async def _input(self, data: bytes, version: VersionEntry) -> Payload:
         if len(data) > self._limits.max_json_bytes:
@@ -186,15 +186,15 @@ class SubmitMany:
     ) -> list[Submitted | PenstockError]:
         """The outcome of each input. With `is_whole`, the first refusal is raised.
 
-        What was stored before it is cancelled, unless the request has an idempotency key: its repeat then stores the others.
+        Jobs stored before the refusal are cancelled, unless the request has an idempotency key: its repeat stores the others.
         """
         outcomes: list[Submitted | PenstockError] = []
-        # One group after the other: other callers' submits go between them, and admission sees how the queue grows.
+        # One group at a time: other submits can go between, and admission sees the queue grow.
         for first in range(0, len(requests), MAX_ITEMS):
             group = requests[first : first + MAX_ITEMS]
-            found = await asyncio.gather(*map(self._store_one, group), return_exceptions=True)
-            outcomes += [one for one in found if isinstance(one, (Submitted, PenstockError))]
-            errors = [one for one in found if isinstance(one, BaseException)]
+            results = await asyncio.gather(*map(self._store_one, group), return_exceptions=True)
+            outcomes += [one for one in results if isinstance(one, (Submitted, PenstockError))]
+            errors = [one for one in results if isinstance(one, BaseException)]
             failed = next((error for error in errors if is_whole or not isinstance(error, PenstockError)), None)
             if failed is not None and may_repeat:
                 raise failed
@@ -211,12 +211,12 @@ class SubmitMany:
 
 
 def split_array(body: bytes) -> list[bytes]:
-    """The elements of a JSON array, each as it stands there. Raises `BadRequest`."""
+    """The elements of a JSON array, each as its original bytes. Raises `BadRequest`."""
     try:
-        found = [bytes(raw) for raw in _array.decode(body)]
+        elements = [bytes(raw) for raw in _array.decode(body)]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body is no JSON array of inputs: {str(error)[:160]}") from None
-    return _counted(found)
+    return _counted(elements)
 
 
 def split_lines(body: bytes) -> list[bytes]:
@@ -241,7 +241,7 @@ def _key(head: Head) -> str:
 
 
 def _refuse_all(requests: Prepared) -> None:
-    """Raises one error for all inputs that are refused. If they were read, it has the place of each fault."""
+    """Raises one error for all refused inputs. If they could be read, it names the place of each fault."""
     refused = [(index, error) for index, error in enumerate(requests) if isinstance(error, PenstockError)]
     if not refused:
         return

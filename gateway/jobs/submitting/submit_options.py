@@ -1,4 +1,6 @@
-"""Query parameters of a submit: priority, deadline, start, tags, what extensions read. Submits without any do not come here."""
+"""Query parameters of a submit: priority, deadline, start, tags, parameters of extensions. Submits without a query skip
+this.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ NAMES = ("priority", "deadline_s", "delay_s", "not_before", "tags")
 class SubmitOptions:
     """`deadline_s` is None if the model's own limit applies. The job does not run before `delay_s` seconds have passed.
 
-    `not_before`: the moment from which `delay_s` is still to be worked out, in Unix seconds by the store's clock.
+    `not_before`: the start, in Unix seconds by the store's clock; `started_later` turns it into `delay_s`.
     """
 
     priority: Priority = Priority.INTERACTIVE
@@ -31,17 +33,17 @@ class SubmitOptions:
     tags: tuple[str, ...] = ()
     # The parameters that the model's settings name.
     query: Mapping[str, str] = field(default_factory=dict)
-    # What extensions check and read.
+    # The parameters that extensions check and read.
     said: Said = field(default_factory=dict)
 
 
 NO_OPTIONS = SubmitOptions()
-# What reads the options of a draft once its model is known.
+# Reads the options of a draft once its model is known.
 OptionsOf = Callable[[ModelEntry, VersionEntry], Awaitable[SubmitOptions]]
 
 
 def parse_submit_options(query: bytes, *, of_model: Sequence[str] = (), of_route: Sequence[str] = ()) -> SubmitOptions:
-    """The options, and the parameters `of_model`. Those `of_route` are the route's own, which reads them itself.
+    """The options, and the parameters `of_model`. The route reads those `of_route` itself.
 
     Raises `BadRequest` for an unknown name too: a misspelt deadline must not be ignored.
     """
@@ -49,16 +51,16 @@ def parse_submit_options(query: bytes, *, of_model: Sequence[str] = (), of_route
     read_by = submit_parameters()
     own = (*NAMES, *read_by, *of_route)
     refuse_unknown(parameters, (*own, *of_model))
-    found = {name: parameters[name] for name in of_model if name in parameters and name not in own}
+    of_query = {name: parameters[name] for name in of_model if name in parameters and name not in own}
     options = _submit_options(parameters)
     said: dict[str, dict[str, str]] = {}
     for name in read_by.keys() & parameters.keys():
         said.setdefault(read_by[name], {})[name] = parameters[name]
-    return replace(options, query=found, said=said) if found or said else options
+    return replace(options, query=of_query, said=said) if of_query or said else options
 
 
 def options_in(query: bytes, *, of_route: Sequence[str] = ()) -> OptionsOf:
-    """What reads the options of a draft out of a query, as `parse_submit_options` does."""
+    """A function that reads the options of a draft from a query, as `parse_submit_options` does."""
 
     async def read(entry: ModelEntry, _: VersionEntry) -> SubmitOptions:
         return parse_submit_options(query, of_model=entry.info.query, of_route=of_route)
@@ -81,7 +83,7 @@ def _submit_options(said: Mapping[str, str]) -> SubmitOptions:
 
 
 def started_later(options: SubmitOptions, *, now: float) -> SubmitOptions:
-    """The options with the delay until the moment that they name. `now`: by the store's clock. Raises `BadRequest`."""
+    """The options with the delay until their `not_before`. `now`: by the store's clock. Raises `BadRequest`."""
     assert options.not_before is not None
     return replace(options, delay_s=checked_delay(max(0.0, options.not_before - now), name="not_before"))
 

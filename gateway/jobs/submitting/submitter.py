@@ -1,4 +1,4 @@
-"""Requests that were prepared become stored jobs: admit, store. One function per step, in the order of the steps."""
+"""From prepared requests to stored jobs: admit, store. One function per step, in the order of the steps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class GatewayJobLog:
         self.is_on = lines is JobLines.ALL
 
     def log_accepted(self, job: JobId, *, version: str, trace: str, depth: int) -> None:
-        """For a log that `is_on`. `depth`: the number of jobs in the model's queue, including this one."""
+        """Call it only if the log `is_on`. `depth`: the number of jobs in the model's queue, including this one."""
         log.info(logs.JOB_ACCEPTED, **logs.job_fields(job, version=version, trace=trace), depth=depth)
 
     def log_cancelled(self, job: JobId, outcome: CancelStatus, *, version: str, trace: str) -> None:
@@ -59,7 +59,7 @@ class Submitter:
         settings = services.settings
         self.inputs = InputReader(settings.gateway, services.uploads)
         preparation = Preparation(services)
-        # They are called as they are: each request would pay for a method that hands on.
+        # Bound directly: a forwarding method would cost time in each request.
         self.settle, self.prepare, self.counting = preparation.settle, preparation.prepare, preparation.counting
         self._inline_bytes = settings.store.inline_input_bytes
         self._job_log = GatewayJobLog(settings.log.jobs)
@@ -78,14 +78,14 @@ class Submitter:
         self._on_chosen = services.on_chosen
 
     async def submit(self, request: SubmitRequest, job: JobId, *, reply_to: str = "") -> Submitted:
-        """`store` for a job that is read later: the model's settings say for how long its result is kept."""
+        """`store` for a job whose result is read later and kept as long as the model's settings say."""
         ttl_s = request.model.info.limits.result_ttl_s
         return await self.store(request, job, deadline_s=job_deadline(request), result_ttl_s=ttl_s, reply_to=reply_to)
 
     async def store(
         self, request: SubmitRequest, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str = ""
     ) -> Submitted:
-        """The stored job, or the earlier one of the same idempotency key.
+        """The stored job, or the earlier one with the same idempotency key.
 
         Raises `Overloaded`, `KeyReused` or `StoreUnavailable`.
         """
@@ -109,7 +109,7 @@ class Submitter:
         return stored
 
     async def cancel_all(self, jobs: Sequence[JobId], caller: Caller) -> None:
-        """Cancel jobs for which nobody waits any more. A job that was not stored or has ended is no error."""
+        """Cancel jobs that no caller waits for. Jobs that were not stored or have ended are skipped."""
         await asyncio.gather(*(self._store.cancel(job, owner=caller.owner) for job in jobs), return_exceptions=True)
 
     def _admit(self, request: SubmitRequest, deadline_s: float) -> None:
@@ -118,7 +118,7 @@ class Submitter:
             self._registry.measure(model)
         limit, owner = model.info.limits.max_queue_depth, request.caller.owner
         if request.options.delay_s:
-            # What the queue will be like by then, nobody knows; the store has the limit of jobs.
+            # A delayed job is not admitted by today's queue; the store checks its limit.
             return
         admit(model.backlog, request.version.capacity, now, deadline_s=deadline_s, max_depth=limit, owner=owner)
 
