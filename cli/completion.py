@@ -37,8 +37,8 @@ def gateway_option(url: str) -> str:
 
 
 def _options(given: Sequence[str], names: Sequence[tuple[str, str]], command: str) -> str:
-    found = [(name, _value(given, name, short)) for name, short in names if name not in command]
-    return "".join(f" {name} {shlex.quote(_public(value))}" for name, value in found if value)
+    values = [(name, _value(given, name, short)) for name, short in names if name not in command]
+    return "".join(f" {name} {shlex.quote(_public(value))}" for name, value in values if value)
 
 
 def _value(given: Sequence[str], name: str, short: str) -> str:

@@ -71,8 +71,8 @@ def _invoke(invoke: Any, options: Any, context: Any) -> Any:
 
 def added(context: typer.Context) -> dict[str, Any]:
     """What the options of extensions add to the call of the client that the running command makes."""
-    found: dict[str, Any] = context.meta.get(_ADDED, {})
-    return found
+    options: dict[str, Any] = context.meta.get(_ADDED, {})
+    return options
 
 
 def show_brackets(command: Any) -> None:

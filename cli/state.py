@@ -52,10 +52,10 @@ def note_of_elsewhere(state_dir: Path, folder: Path) -> Iterator[IO[str] | None]
 
     None if they would, if `folder` cannot be written, and if another stack is noted there: the user then names the gateway.
     """
-    found = state_dir_of(folder)
-    is_made = not found.exists()
+    own = state_dir_of(folder)
+    is_made = not own.exists()
     try:
-        note = None if found.absolute() == state_dir.absolute() else _open_note(found, NOTE_OF_ELSEWHERE)
+        note = None if own.absolute() == state_dir.absolute() else _open_note(own, NOTE_OF_ELSEWHERE)
     except StartError:
         note = None
     if note is None:
@@ -67,16 +67,16 @@ def note_of_elsewhere(state_dir: Path, folder: Path) -> Iterator[IO[str] | None]
             yield note if is_ours else None
         finally:
             if is_ours:
-                _remove(found, is_made=is_made)
+                _remove(own, is_made=is_made)
 
 
-def _remove(found: Path, *, is_made: bool) -> None:
-    (found / NOTE_OF_ELSEWHERE).unlink(missing_ok=True)
+def _remove(own: Path, *, is_made: bool) -> None:
+    (own / NOTE_OF_ELSEWHERE).unlink(missing_ok=True)
     if is_made:
-        (found / _IGNORED).unlink(missing_ok=True)
+        (own / _IGNORED).unlink(missing_ok=True)
         # Another command may have put something there meanwhile.
         with suppress(OSError):
-            found.rmdir()
+            own.rmdir()
 
 
 def write_note(note: IO[str], stack: RunningStack) -> None:

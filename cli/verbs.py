@@ -54,8 +54,8 @@ ENGINE: Verbs = {
 
 @cache
 def verbs() -> Verbs:
-    found = merged(ENGINE, [extension.verbs for extension in installed()])
-    return with_options(found, [extension.options for extension in installed()])
+    table = merged(ENGINE, [extension.verbs for extension in installed()])
+    return with_options(table, [extension.options for extension in installed()])
 
 
 def merged(engine: Verbs, extensions: Iterable[Verbs]) -> dict[str, Verb]:
@@ -64,7 +64,7 @@ def merged(engine: Verbs, extensions: Iterable[Verbs]) -> dict[str, Verb]:
     Raises `ConfigError` for a verb that is there already, and for one whose group is missing.
     """
     table = dict(engine)
-    for words, verb in (pair for found in extensions for pair in found.items()):
+    for words, verb in (pair for more in extensions for pair in more.items()):
         first, _, second = words.partition(" ")
         if second and first not in table:
             raise ConfigError(f"an extension brings the verb {words!r}, and there is no group {first!r}")
@@ -76,11 +76,11 @@ def merged(engine: Verbs, extensions: Iterable[Verbs]) -> dict[str, Verb]:
 
 def with_options(table: Verbs, extensions: Iterable[Mapping[str, str]]) -> dict[str, Verb]:
     """The verbs with the options that each extension adds. Raises `ConfigError` for a verb that is missing."""
-    found = dict(table)
+    merged_verbs = dict(table)
     for words, part in (pair for options in extensions for pair in options.items()):
         first, _, second = words.partition(" ")
-        if first not in found:
+        if first not in merged_verbs:
             raise ConfigError(f"an extension brings options of the verb {words!r}, and there is none")
-        verb = found[first]
-        found[first] = replace(verb, options={**verb.options, second: (*verb.options.get(second, ()), part)})
-    return found
+        verb = merged_verbs[first]
+        merged_verbs[first] = replace(verb, options={**verb.options, second: (*verb.options.get(second, ()), part)})
+    return merged_verbs

@@ -110,10 +110,10 @@ def call(
         if is_streaming:
             return _show_stream(client, handle)
         output = _await_output(client, handle, timeout_s)
-        found = recording.await_recording(client, handle.refresh()) if profile else None
+        recorded = recording.await_recording(client, handle.refresh()) if profile else None
         saved = save(output, file, handle.id) if file else None
-        _show(client, handle, output, saved, raw=raw, as_json=as_json, beside={"profile": found} if profile else {})
-    return recording.show(found) if profile and not as_json else None
+        _show(client, handle, output, saved, raw=raw, as_json=as_json, beside={"profile": recorded} if profile else {})
+    return recording.show(recorded) if profile and not as_json else None
 
 
 def need_json_alone(value: Any, media_type: str | None, *, others: bool) -> None:
@@ -238,6 +238,6 @@ def _max_batch_size(client: Client, job: JobView) -> int | None:
 
 
 def max_batch_size_of(models: list[dict[str, Any]], name: str) -> int | None:
-    found: dict[str, Any] = next((model for model in models if model.get("name") == name), {})
-    size = (found.get("policy") or {}).get("max_batch_size")
+    view: dict[str, Any] = next((model for model in models if model.get("name") == name), {})
+    size = (view.get("policy") or {}).get("max_batch_size")
     return size if isinstance(size, int) else None

@@ -101,10 +101,10 @@ def _spec(model: str, config: Path | None, task: str | None, version: str | None
 
     settings, name = declared_model(model, config, task)
     wanted = version or settings.models[name].chosen_version
-    found = {spec.version: spec for spec in settings.specs() if spec.name == name}
-    if wanted not in found:
-        raise typer.BadParameter(f"model {name} has no version {wanted!r}; its versions: {', '.join(found)}")
-    spec = found[wanted]
+    specs = {spec.version: spec for spec in settings.specs() if spec.name == name}
+    if wanted not in specs:
+        raise typer.BadParameter(f"model {name} has no version {wanted!r}; its versions: {', '.join(specs)}")
+    spec = specs[wanted]
     if is_remote(spec.source) or kind_of(spec.source) is not None:
         from penstock.cli.serve.fetching import located, opened
 
@@ -164,8 +164,8 @@ def _items(loaded: Loaded, given: Sequence[str], content_type: str | None) -> li
     if not given and loaded.handler.sample is None:
         raise typer.BadParameter("give an input, as in -i '{\"x\": 4}': this model has no sample")
     bodies = [body_of(*read_input(text, content_type)) for text in given]
-    found = [loaded.codec.decode(body.content_type, body.content) for body in bodies] or [loaded.handler.sample]
-    return list(map(loaded.as_given, found))
+    inputs = [loaded.codec.decode(body.content_type, body.content) for body in bodies] or [loaded.handler.sample]
+    return list(map(loaded.as_given, inputs))
 
 
 def run_stages(loaded: Loaded, items: list[Any], *, say: Callable[[str], None] = print_faint) -> Outcomes:

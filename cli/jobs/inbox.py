@@ -54,15 +54,15 @@ def list_failed(
         groups = _groups(jobs)
     if not groups:
         return typer.echo("no failed jobs", err=True)
-    rows = [_row(name, found) for name, found in sorted(groups.items(), key=lambda pair: -pair[1].count)]
+    rows = [_row(name, members) for name, members in sorted(groups.items(), key=lambda pair: -pair[1].count)]
     return print_table(("GROUP", "MODEL", "JOBS", "FAULT", "CODE", "NEWEST", "MESSAGE"), rows)
 
 
 def _groups(jobs: Iterable[dict[str, Any]]) -> dict[str, InboxGroup]:
-    found: dict[str, InboxGroup] = {}
+    groups: dict[str, InboxGroup] = {}
     for job in jobs:
-        found.setdefault(job["group"], InboxGroup(job)).count += 1
-    return found
+        groups.setdefault(job["group"], InboxGroup(job)).count += 1
+    return groups
 
 
 def _row(name: str, group: InboxGroup) -> tuple[str, ...]:

@@ -59,14 +59,14 @@ def list_jobs(
         return list_failed(connect(url, api_key), model, group, fault, quiet=quiet, as_json=as_json)
     with connect(url, api_key) as client:
         handles = client.jobs(model=model, status=status, tag=tag, limit=min(limit, 100))
-        found = [handle.view for handle in islice(handles, limit)]
+        jobs = [handle.view for handle in islice(handles, limit)]
     if quiet:
-        print_ids(job.id for job in found)
+        print_ids(job.id for job in jobs)
     elif as_json:
-        for job in found:
+        for job in jobs:
             print_json(dict(job.body))
-    elif found:
-        print_table(("JOB", "MODEL", "STATUS", "PRIORITY", "AGE", "TOOK"), [_row(job) for job in found])
+    elif jobs:
+        print_table(("JOB", "MODEL", "STATUS", "PRIORITY", "AGE", "TOOK"), [_row(job) for job in jobs])
     else:
         typer.echo("no jobs", err=True)
     return None
@@ -144,8 +144,8 @@ def watch(
 def _known(client: Client, wanted: list[str]) -> list[JobHandle]:
     """Handles on these jobs. Raises what the gateway says of the first one that it does not know."""
     distinct = list(dict.fromkeys(wanted))
-    found = {handle.id: handle for handle in client.jobs(ids=distinct)}
-    return [found.get(job_id) or client.job(job_id) for job_id in distinct]
+    handles = {handle.id: handle for handle in client.jobs(ids=distinct)}
+    return [handles.get(job_id) or client.job(job_id) for job_id in distinct]
 
 
 @app.command()
@@ -189,10 +189,10 @@ def _print_cancel(job: JobView, *, as_json: bool) -> None:
     return typer.echo(f"{job.id} {'cancelled' if job.status == 'cancelled' else f'{job.status}, cancel requested'}")
 
 
-def _print_cancelled(found: CancelledJobs, *, as_json: bool) -> None:
+def _print_cancelled(counts: CancelledJobs, *, as_json: bool) -> None:
     if as_json:
-        return print_json({"cancelled": found.cancelled, "requested": found.requested})
-    return typer.echo(f"{plural(found.cancelled, 'job')} cancelled, {found.requested} running: cancel requested")
+        return print_json({"cancelled": counts.cancelled, "requested": counts.requested})
+    return typer.echo(f"{plural(counts.cancelled, 'job')} cancelled, {counts.requested} running: cancel requested")
 
 
 def _print_purged(cancelled: int, model: str, *, as_json: bool) -> None:

@@ -47,10 +47,10 @@ def watch(client: Client, handles: list[JobHandle], *, as_json: bool) -> None:
 
 def groups(jobs: Iterable[JobView]) -> list[tuple[str, ...]]:
     """A row per status and number of attempts: how many jobs, and the slowest of them. What needs a look comes last."""
-    found: dict[tuple[bool, str, int], list[JobView]] = {}
+    alike: dict[tuple[bool, str, int], list[JobView]] = {}
     for job in jobs:
-        found.setdefault((job.status != "succeeded", job.status, job.attempts), []).append(job)
-    return [_row(status, attempts, found[_, status, attempts]) for _, status, attempts in sorted(found)]
+        alike.setdefault((job.status != "succeeded", job.status, job.attempts), []).append(job)
+    return [_row(status, attempts, alike[_, status, attempts]) for _, status, attempts in sorted(alike)]
 
 
 def _row(status: str, attempts: int, jobs: list[JobView]) -> tuple[str, ...]:

@@ -49,20 +49,22 @@ def await_recording(client: Client, job: JobView) -> dict[str, Any] | None:
     return next((slot for slot in done if slot["batch"] == batch), done[0] if done else None)
 
 
-def show(found: dict[str, Any] | None) -> None:
+def show(recording: dict[str, Any] | None) -> None:
     """Print the stages and the trace's folder on stderr; stdout carries only the output."""
-    if found is None:
+    if recording is None:
         print_faint("no recording was reported: the job's batch may have run on a worker that had not seen the request")
         return
-    stages = found["stages_s"]
+    stages = recording["stages_s"]
     total_s = sum(stages.get(name, 0.0) for name in _STAGES) or 1.0
     for name in (name for name in _STAGES if name in stages):
         print_faint(f"{name:<12}{duration(stages[name]):>10}{stages[name] / total_s:>8.1%}")
     if _COPY in stages:
         print_faint(f"{_COPY:<12}{duration(stages[_COPY]):>10}          between host and device, not added")
-    if found["note"]:
-        print_faint(f"note of the profiler: {found['note']}")
-    print_faint(f"{found['kind'] or 'no'} trace of batch {found['batch']} on {found['host']}: {found['folder']}")
+    if recording["note"]:
+        print_faint(f"note of the profiler: {recording['note']}")
+    print_faint(
+        f"{recording['kind'] or 'no'} trace of batch {recording['batch']} on {recording['host']}: {recording['folder']}"
+    )
 
 
 def _await(

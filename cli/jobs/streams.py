@@ -19,8 +19,8 @@ from penstock.errors import PenstockError
 def is_streaming(client: Client, model: str, version: str | None) -> bool:
     """Whether the model yields chunks; False where that cannot be learned, which the call itself will tell."""
     with suppress(PenstockError):
-        found = client.model(model)
-        shown = (found.get("versions") or {}).get(version or found.get("default_version")) or {}
+        view = client.model(model)
+        shown = (view.get("versions") or {}).get(version or view.get("default_version")) or {}
         return bool(shown.get("streams"))
     return False
 

@@ -170,16 +170,16 @@ def measure(options: LoadOptions) -> LoadTestResult:
 
 def _load_test(options: LoadOptions, gateway: Client | None) -> LoadTest:
     shape = shape_of(options)
-    found = read_model_facts(gateway, options.subject, options.version) if gateway else ModelFacts()
+    facts = read_model_facts(gateway, options.subject, options.version) if gateway else ModelFacts()
     base = server_address(options, gateway.base_url if gateway else None)
-    bodies = bodies_for(options, base, found)
+    bodies = bodies_for(options, base, facts)
     adapter = adapter_for(options, base, has_body=bool(bodies))
     return LoadTest(
         adapter=adapter,
         shape=shape,
         bodies=bodies,
         description=describe_load(options, shape),
-        facts=found,
+        facts=facts,
         client=gateway,
         processes=options.processes,
         roots=_stack_at(base),

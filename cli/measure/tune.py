@@ -153,9 +153,9 @@ def tune(
 
 def _tuned_by_extension(settings: Settings, name: str, words: TuneWords) -> Tuned:
     for part in (extension.tune for extension in installed() if extension.tune):
-        found: Tuned | None = load_part(part)(settings, name, words)
-        if found is not None:
-            return found
+        tuned: Tuned | None = load_part(part)(settings, name, words)
+        if tuned is not None:
+            return tuned
     raise BadRequest(f"{name} is no model that can be tuned")
 
 

@@ -21,12 +21,12 @@ _GIB = 1 << 30
 def show_devices(specs: Sequence[ModelSpec], *, as_json: bool) -> None:
     """Print the cores and GPUs of this machine, and which slot of a worker started here would get what."""
     machine = discover()
-    found = pinned(specs, machine)
+    plan = pinned(specs, machine)
     if as_json:
-        return print_json({"machine": _machine_view(machine), **_plan_view(found)})
+        return print_json({"machine": _machine_view(machine), **_plan_view(plan)})
     for line in lines_of(machine):
         typer.echo(line)
-    return _print_plan(found)
+    return _print_plan(plan)
 
 
 def lines_of(machine: Machine) -> list[str]:
@@ -54,13 +54,13 @@ def cores_line(topology: Topology) -> str:
     return f"{len(topology.cores)} physical ({nodes}){quota}{memory}"
 
 
-def _print_plan(found: PinningPlan) -> None:
-    if not found.specs:
+def _print_plan(plan: PinningPlan) -> None:
+    if not plan.specs:
         print_faint("no model is declared here; name one to see the plan for its slots: penstock doctor --devices model.py")
         return
     typer.echo("")
-    print_table(COLUMNS, table(found))
-    for sentence in found.advice:
+    print_table(COLUMNS, table(plan))
+    for sentence in plan.advice:
         print_faint(sentence)
 
 
@@ -78,6 +78,6 @@ def _machine_view(machine: Machine) -> dict[str, Any]:
     }
 
 
-def _plan_view(found: PinningPlan) -> dict[str, Any]:
-    slots = [{"model": spec.name, "version": spec.version, **asdict(pin)} for spec, pin in found.pins()]
-    return {"slots": slots, "advice": list(found.advice)}
+def _plan_view(plan: PinningPlan) -> dict[str, Any]:
+    slots = [{"model": spec.name, "version": spec.version, **asdict(pin)} for spec, pin in plan.pins()]
+    return {"slots": slots, "advice": list(plan.advice)}

@@ -51,14 +51,14 @@ def fetch(
             raise typer.BadParameter("--list and --prune are of the whole cache: leave out SOURCE")
         return _print_here(settings, prune=prune, quiet=quiet, as_json=as_json)
     for source, is_trusted in _wanted(settings, sources or [], trust_remote_code).items():
-        found = fetch_model(settings, source, trust_remote_code=is_trusted)
-        found.lock.close()
+        fetched = fetch_model(settings, source, trust_remote_code=is_trusted)
+        fetched.lock.close()
         if quiet:
-            print_ids([found.source])
+            print_ids([fetched.source])
         elif as_json:
-            print_json({"source": source, "resolved": found.source, "path": found.path, "bytes": found.size_bytes})
+            print_json({"source": source, "resolved": fetched.source, "path": fetched.path, "bytes": fetched.size_bytes})
         else:
-            typer.echo(f"{found.source}  {size(found.size_bytes)}  {found.path}")
+            typer.echo(f"{fetched.source}  {size(fetched.size_bytes)}  {fetched.path}")
     return None
 
 

@@ -46,14 +46,14 @@ def models(
     if ctx.invoked_subcommand is not None:
         return
     with connect(url, api_key) as client:
-        found = client.models()
+        listed = client.models()
     if quiet:
-        print_ids(str(model["name"]) for model in found)
+        print_ids(str(model["name"]) for model in listed)
     elif as_json:
-        for model in found:
+        for model in listed:
             print_json(model)
     else:
-        print_table(("MODEL", "VERSIONS", "READY SLOTS", "BATCH UP TO", "WAIT UP TO"), [_row(model) for model in found])
+        print_table(("MODEL", "VERSIONS", "READY SLOTS", "BATCH UP TO", "WAIT UP TO"), [_row(model) for model in listed])
 
 
 @app.command()
@@ -65,16 +65,16 @@ def show(model: ModelArgument, as_json: JsonOption = False, url: UrlOption = Non
         print_json(view)
         return
     print_table(("MODEL", "VERSIONS", "READY SLOTS", "BATCH UP TO", "WAIT UP TO"), [_row(view)])
-    for version, found in (view.get("versions") or {}).items():
-        if description := found.get("description"):
+    for version, details in (view.get("versions") or {}).items():
+        if description := details.get("description"):
             typer.echo(f"\nversion {version}: {description}")
-        if found.get("workers") is not None:
-            typer.echo(f"\nversion {version}: {_slots(found)} slots ready, scaled to {found['workers']} per worker process")
-        for reason in found.get("failed") or ():
+        if details.get("workers") is not None:
+            typer.echo(f"\nversion {version}: {_slots(details)} slots ready, scaled to {details['workers']} per worker process")
+        for reason in details.get("failed") or ():
             typer.echo(f"\nversion {version}: {reason}")
-        if source := found.get("source"):
+        if source := details.get("source"):
             typer.echo(f"\nversion {version}: fetched from {source}")
-        if calls := found.get("calls"):
+        if calls := details.get("calls"):
             _print_calls(version, calls)
 
 
@@ -141,9 +141,9 @@ def scale(
         view = client.scale_model(model, "auto" if slots is None else slots, version=version)
         name = version or str(view["default_version"])
         view = _await_scaled(client, view, name, until=time.monotonic() + wait_s)
-    found = _version(view, name)
-    done = f"version {name} of {model} has {found.get('ready_slots')} ready slots of {found.get('wanted_slots')}"
-    _report(view, done if found.get("state") in _REACHED else f"{done}; {found.get('why', 'not done yet')}", as_json)
+    scaled = _version(view, name)
+    done = f"version {name} of {model} has {scaled.get('ready_slots')} ready slots of {scaled.get('wanted_slots')}"
+    _report(view, done if scaled.get("state") in _REACHED else f"{done}; {scaled.get('why', 'not done yet')}", as_json)
 
 
 @app.command()
@@ -203,10 +203,10 @@ def _await_scaled(client: Client, view: dict[str, Any], version: str, *, until: 
     while _version(view, version).get("state") not in (*_REACHED, "failed") and time.monotonic() < until:
         time.sleep(_LOOK_EVERY_S)
         view = client.model(str(view["name"]))
-    found = _version(view, version)
-    if found.get("state") == "failed":
-        print_faint(f"version {version} has {found.get('ready_slots')} ready slots of {found.get('wanted_slots')}")
-        for reason in found.get("failed") or ():
+    scaled = _version(view, version)
+    if scaled.get("state") == "failed":
+        print_faint(f"version {version} has {scaled.get('ready_slots')} ready slots of {scaled.get('wanted_slots')}")
+        for reason in scaled.get("failed") or ():
             print_faint(str(reason))
         raise typer.Exit(exits.FAILED)
     return view
@@ -244,9 +244,9 @@ def _report(view: dict[str, Any], sentence: str, as_json: bool) -> None:
         typer.echo(sentence)
 
 
-def _slots(found: dict[str, Any]) -> str:
+def _slots(version: dict[str, Any]) -> str:
     """`2 of 3`: the ready slots, and how many the workers are to have if that is another number."""
-    ready, wanted = found.get("ready_slots", "-"), found.get("wanted_slots")
+    ready, wanted = version.get("ready_slots", "-"), version.get("wanted_slots")
     return str(ready) if wanted in (None, ready) else f"{ready} of {wanted}"
 
 

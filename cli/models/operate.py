@@ -39,8 +39,8 @@ def limits(
     with connect(url, api_key) as client:
         wanted = dict(map(_limit, changes or []))
         view = client.operators.limit(model, **wanted) if wanted else client.model(model)
-    found: dict[str, Any] = view["limits"]
-    print_json(found) if as_json else print_table(("LIMIT", "NOW"), [(name, f"{limit:g}") for name, limit in found.items()])
+    values: dict[str, Any] = view["limits"]
+    print_json(values) if as_json else print_table(("LIMIT", "NOW"), [(name, f"{limit:g}") for name, limit in values.items()])
 
 
 def _limit(text: str) -> tuple[str, float | None]:

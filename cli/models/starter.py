@@ -42,8 +42,8 @@ class Starter:
 
 def templates() -> dict[str, str]:
     """What each template is for, by its name."""
-    found = sorted((files("penstock.cli.models") / "starters").iterdir(), key=lambda path: path.name)
-    return {path.name.removesuffix(".txt"): path.read_text("utf-8").partition("\n")[0] for path in found}
+    paths = sorted((files("penstock.cli.models") / "starters").iterdir(), key=lambda path: path.name)
+    return {path.name.removesuffix(".txt"): path.read_text("utf-8").partition("\n")[0] for path in paths}
 
 
 def _list_templates(show: bool) -> None:

@@ -28,19 +28,19 @@ def workers(
     if ctx.invoked_subcommand is not None:
         return None
     with connect(url, api_key) as client:
-        found = client.workers()
+        views = client.workers()
     if pids:
-        return print_pids(found)
+        return print_pids(views)
     if quiet:
-        print_ids(str(worker["name"]) for worker in found)
+        print_ids(str(worker["name"]) for worker in views)
     elif as_json:
-        for worker in found:
+        for worker in views:
             print_json(worker)
-    elif found:
+    elif views:
         columns = ("WORKER", "HOST", "MODEL", "VERSION", "STATE", "DEVICE", "CORES", "LOADED", "FIRST CALL")
-        print_table(columns, [row for worker in found for row in _rows(worker)])
+        print_table(columns, [row for worker in views for row in _rows(worker)])
         for line in dict.fromkeys(
-            line for worker in found for line in (*_drained(worker), *_machine(worker), *_faults(worker))
+            line for worker in views for line in (*_drained(worker), *_machine(worker), *_faults(worker))
         ):
             print_faint(line)
     else:
@@ -94,11 +94,11 @@ def _faults(worker: dict[str, Any]) -> list[str]:
 
 def _machine(worker: dict[str, Any]) -> list[str]:
     """How busy the machine is. Workers of one machine look at different moments."""
-    found = worker.get("machine")
-    if not found:
+    use = worker.get("machine")
+    if not use:
         return []
-    memory = f"{size(found['memory_used_bytes'])} of {size(found['memory_total_bytes'])}"
-    busy = f"processors {percent(found['cpu_share'])}, load {found['load_average']:.1f}"
+    memory = f"{size(use['memory_used_bytes'])} of {size(use['memory_total_bytes'])}"
+    busy = f"processors {percent(use['cpu_share'])}, load {use['load_average']:.1f}"
     return [f"{worker.get('name')}: the machine's {busy}, memory {memory}"]
 
 

@@ -68,8 +68,8 @@ def findings(settings: Settings) -> list[Finding]:
 
 def python() -> Finding:
     # An older Python cannot import this module.
-    found = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
-    return Finding("python", Level.OK, found)
+    text = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    return Finding("python", Level.OK, text)
 
 
 def cores() -> Finding:
@@ -82,24 +82,24 @@ def cores() -> Finding:
 
 def gpus(settings: Settings, machine: Machine) -> Finding:
     """A missing GPU is a fault only if a model asks for one."""
-    found = machine.gpus
-    if found.units:
+    units = machine.gpus
+    if units.units:
         return Finding(
-            "gpus", Level.OK, f"driver {found.driver}. {available_devices(found)}" + (" MPS runs." if machine.mps else "")
+            "gpus", Level.OK, f"driver {units.driver}. {available_devices(units)}" + (" MPS runs." if machine.mps else "")
         )
     wanted = [spec.name for spec in settings.specs() if not is_on_cpu(spec)]
-    return Finding("gpus", Level.WARN if wanted else Level.OK, f"none: {found.absent or 'MIG is on, and no slice exists'}")
+    return Finding("gpus", Level.WARN if wanted else Level.OK, f"none: {units.absent or 'MIG is on, and no slice exists'}")
 
 
 def pinning(settings: Settings, machine: Machine) -> Finding:
     try:
-        found = pinned(settings.specs(), machine)
+        plan = pinned(settings.specs(), machine)
     except ConfigError as error:
         return Finding("pinning", Level.FAIL, error.message, "penstock doctor --devices")
-    slots = len(found.pins())
-    pinned_slots = sum(bool(pin.cores) for _, pin in found.pins())
+    slots = len(plan.pins())
+    pinned_slots = sum(bool(pin.cores) for _, pin in plan.pins())
     text = f"{pinned_slots} of {slots} slots are pinned" if slots else "no model, no slots"
-    return Finding("pinning", Level.OK, "; ".join([text, *found.advice]))
+    return Finding("pinning", Level.OK, "; ".join([text, *plan.advice]))
 
 
 def stores(settings: Settings) -> list[Finding]:
@@ -127,8 +127,10 @@ def onnxruntime(installed: Callable[[str], str | None]) -> Finding:
 
 
 def torch() -> Finding:
-    found = _version("torch")
-    return Finding("torch", Level.OK, f"torch {found}" if found else "not installed; needed for torch models only")
+    torch_version = _version("torch")
+    return Finding(
+        "torch", Level.OK, f"torch {torch_version}" if torch_version else "not installed; needed for torch models only"
+    )
 
 
 def disk(state_dir: Path) -> Finding:

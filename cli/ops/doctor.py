@@ -42,13 +42,13 @@ def doctor(
 
         chosen = setup.serve_setup(models or [], config=config, flags={}, slots=slots)
         return show_devices(chosen.settings.specs(), as_json=as_json)
-    found = _findings(models or [], config, slots)
-    for finding in found:
+    findings = _findings(models or [], config, slots)
+    for finding in findings:
         if as_json:
             print_json(asdict(finding))
         else:
             typer.echo(line_of(finding))
-    if any(finding.level is Level.FAIL for finding in found):
+    if any(finding.level is Level.FAIL for finding in findings):
         raise typer.Exit(exits.FAILED)
     return None
 

@@ -35,7 +35,7 @@ class StoreQueues:
             keys, texts = await ask([("HKEYS", MODELS_KEY), ("HVALS", MODELS_KEY)])
             # A model that came or went between the two commands is seen next time.
             entries = models().decode(dict(zip(keys, texts, strict=False)))
-            infos = [found.info or ModelInfo(name) for name, found in entries.items()]
+            infos = [entry.info or ModelInfo(name) for name, entry in entries.items()]
             known = {queue_name(queue) for info in infos for queue in queues_of_model(info)}
             queues = sorted(known | {name for name in names if name.startswith("penstock.{")})
             lists = [priority_list(queue, step) for queue in queues for step in PRIORITY_STEPS]

@@ -96,17 +96,17 @@ def list_keys(
 ) -> None:
     """List the keys of the running gateway, or with --config those that the settings of a file declare."""
     if config is not None:
-        found = [_declared_view(key) for key in setup.serve_setup([], config=config, flags={}).settings.keys]
+        views = [_declared_view(key) for key in setup.serve_setup([], config=config, flags={}).settings.keys]
     else:
         with connect(url, api_key) as client:
-            found = client.keys.all()
+            views = client.keys.all()
     if quiet:
-        print_ids(one["id"] for one in found)
+        print_ids(one["id"] for one in views)
     elif as_json:
-        for one in found:
+        for one in views:
             print_json(one)
     else:
-        print_table(("ID", "OWNER", "ROLES", "RATE/S", "EXPIRES", "SOURCE"), [_row(one) for one in found])
+        print_table(("ID", "OWNER", "ROLES", "RATE/S", "EXPIRES", "SOURCE"), [_row(one) for one in views])
 
 
 def _declared_view(key: KeySettings) -> dict[str, Any]:

@@ -68,8 +68,8 @@ def probe(
 def _faults_of_gateway(url: str) -> list[str]:
     from penstock.cli.state import check_readiness
 
-    found = check_readiness(url, timeout_s=_TIMEOUT_S)
-    return [] if found.ready else [found.why or "not ready"]
+    readiness = check_readiness(url, timeout_s=_TIMEOUT_S)
+    return [] if readiness.ready else [readiness.why or "not ready"]
 
 
 def _faults_of_worker(config: Path | None) -> list[str]:
@@ -96,13 +96,13 @@ def comes_and_goes(spec: ModelSpec) -> bool:
 
 def serving_limits(specs: Iterable[ModelSpec], seen: WorkerFigures) -> dict[str, float]:
     """For how many seconds a job of each model may wait while none is claimed. Models that are to take no jobs are left out."""
-    found = {}
+    limits = {}
     for spec in specs:
         # A worker of a release without this metric is asked for all its models.
         if seen.wanted.get(spec.name, 0.0 if seen.wanted else 1.0):
             load_s = spec.limits.load_timeout_s if comes_and_goes(spec) else 0.0
-            found[spec.name] = spec.limits.max_run_s + load_s + _MARGIN_S
-    return found
+            limits[spec.name] = spec.limits.max_run_s + load_s + _MARGIN_S
+    return limits
 
 
 def unloaded(seen: WorkerFigures, models: Iterable[str]) -> list[str]:
@@ -160,8 +160,8 @@ def _oldest(store: RedisStore, info: ModelInfo) -> tuple[float, float]:
     """Raises `StoreUnavailable`."""
     from penstock.broker.partitions import queues_of_model, total
 
-    found = total([store.stats(queue) for queue in queues_of_model(info)])
-    return max(found.oldest_age_s.values(), default=0.0), found.now
+    stats = total([store.stats(queue) for queue in queues_of_model(info)])
+    return max(stats.oldest_age_s.values(), default=0.0), stats.now
 
 
 def _report(faults: list[str], *, as_json: bool) -> None:

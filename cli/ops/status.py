@@ -50,10 +50,10 @@ def status(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOptio
     """
     # Nobody waits for a gateway that is not there: the answer is that it is not.
     with Client(url, api_key, retry=RetryPolicy(max_attempts=1)) as client:
-        found = look(client)
+        seen = look(client)
     if as_json:
-        return print_json(asdict(found) | {"ready": not found.why})
-    return print_fields(lines_of(found))
+        return print_json(asdict(seen) | {"ready": not seen.why})
+    return print_fields(lines_of(seen))
 
 
 def look(client: Client) -> GatewayStatus:
@@ -74,20 +74,20 @@ def _allowed(ask: Callable[[], T]) -> T | None:
         return None
 
 
-def lines_of(found: GatewayStatus, *, now: datetime | None = None) -> dict[str, str]:
+def lines_of(seen: GatewayStatus, *, now: datetime | None = None) -> dict[str, str]:
     """One line per name; none is empty."""
-    queues = found.queues
+    queues = seen.queues
     return {
-        "gateway": f"{found.url} " + (f"is not ready: {found.why}" if found.why else "is ready"),
+        "gateway": f"{seen.url} " + (f"is not ready: {seen.why}" if seen.why else "is ready"),
         "models": _models(queues),
-        "slots": _slots(queues, found.workers or ()),
-        "workers": _workers(found.workers),
+        "slots": _slots(queues, seen.workers or ()),
+        "workers": _workers(seen.workers),
         "waiting": _waiting(queues),
         "running": _by_model(queues, "in_flight"),
         "delayed": _by_model(queues, "delayed"),
-        "failed": _failed(found.failed, now),
-        "runs": _runs(found.runs),
-        "store": _store(found.why),
+        "failed": _failed(seen.failed, now),
+        "runs": _runs(seen.runs),
+        "store": _store(seen.why),
     }
 
 
@@ -172,6 +172,6 @@ def _most(counts: Mapping[str, int]) -> str:
 
 
 def _some(texts: Iterable[str]) -> str:
-    found = list(texts)
-    more = len(found) - _NAMED
-    return ", ".join(found[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    listed = list(texts)
+    more = len(listed) - _NAMED
+    return ", ".join(listed[:_NAMED]) + (f" and {more} more" if more > 0 else "")

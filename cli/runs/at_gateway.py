@@ -90,14 +90,14 @@ class GatewayRuns:
 
     def print_list(self, *, limit: int, tag: str | None) -> None:
         with self._connected() as client:
-            found = [handle.view for handle in islice(client.runs(tag=tag, limit=min(limit, 100)), limit)]
+            views = [handle.view for handle in islice(client.runs(tag=tag, limit=min(limit, 100)), limit)]
         if self.quiet:
-            return print_ids(view.id for view in found)
+            return print_ids(view.id for view in views)
         if self.as_json:
-            for view in found:
+            for view in views:
                 print_json(dict(view.body))
-        elif found:
-            print_table(("RUN", "STATE", "MODEL", "ROWS", "FAILED", "AGE", "OUTPUT"), [_row(view) for view in found])
+        elif views:
+            print_table(("RUN", "STATE", "MODEL", "ROWS", "FAILED", "AGE", "OUTPUT"), [_row(view) for view in views])
         else:
             typer.echo("no runs", err=True)
         return None
@@ -201,8 +201,8 @@ def _end_of(view: RunView, output: Path, errors: Path) -> dict[str, Any]:
 
 
 def _files(view: RunView, output: Path, errors: Path) -> dict[str, Path]:
-    found = {"output": (view.output, output), "errors": (view.errors, errors)}
-    return {name: path for name, (link, path) in found.items() if link and view.status == "completed"}
+    targets = {"output": (view.output, output), "errors": (view.errors, errors)}
+    return {name: path for name, (link, path) in targets.items() if link and view.status == "completed"}
 
 
 def _fetched_into(output: str | None) -> tuple[str, Path, Path]:

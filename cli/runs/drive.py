@@ -111,10 +111,10 @@ def _watch(
             raise StoreUnavailable("stopped by a second signal; the run is left at its last commit")
         turn()
         thread.join(_TURN_S)
-    [found] = ended
-    if isinstance(found, BaseException):
-        raise found
-    return found
+    [outcome] = ended
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
 
 
 class PartsDrive:

@@ -81,13 +81,13 @@ def run_environment(
         chosen = setup.serve_setup(models, config=config, flags=flags, need_files=workers)
     sources = known or named_sources(chosen.env if models else {}, config=bool(config))
     running = None if store.url else running_stack(store.state_dir)
-    found = store.url or (running.redis_url if running else "")
-    served = frozenset(chosen.settings.models if workers and (models or not found) else ())
+    store_url = store.url or (running.redis_url if running else "")
+    served = frozenset(chosen.settings.models if workers and (models or not store_url) else ())
     if served:
         setup.need_linux()
-    if found:
-        with _workers(chosen, found, None, stop=stop, say=say, wanted=bool(served)) as crew:
-            yield RunEnvironment(found, chosen.settings.blob_location, store.state_dir, *crew, served, sources)
+    if store_url:
+        with _workers(chosen, store_url, None, stop=stop, say=say, wanted=bool(served)) as crew:
+            yield RunEnvironment(store_url, chosen.settings.blob_location, store.state_dir, *crew, served, sources)
         return
     if workers:
         _need_models(chosen)

@@ -101,14 +101,14 @@ def list_runs(
     from penstock.cli.runs.display import record_of
 
     with RunSession(None, config, state_dir, redis_url, as_json).records() as runs:
-        found, now = list(islice(_newest(runs, tag), limit)), runs.now()
+        shown, now = list(islice(_newest(runs, tag), limit)), runs.now()
     if quiet:
-        print_ids(run.id for run in found)
+        print_ids(run.id for run in shown)
     elif as_json:
-        for run in found:
+        for run in shown:
             print_json(record_of(run, now))
-    elif found:
-        print_table(("RUN", "STATE", "MODEL", "ROWS", "FAILED", "AGE", "OUTPUT"), [_row(run, now) for run in found])
+    elif shown:
+        print_table(("RUN", "STATE", "MODEL", "ROWS", "FAILED", "AGE", "OUTPUT"), [_row(run, now) for run in shown])
     else:
         typer.echo("no runs", err=True)
     return None

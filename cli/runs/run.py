@@ -158,9 +158,9 @@ def parts_for(parts: int, drivers: int) -> int:
 
 def columns_of(pairs: Sequence[str]) -> dict[str, str]:
     """FIELD=COLUMN pairs; a single COLUMN alone makes its bare value the input."""
-    found = [text.split("=", 1) if "=" in text else ["", text] for text in pairs]
-    columns = dict(found)
-    if len(columns) != len(found) or not all(columns.values()) or ("" in columns and len(columns) > 1):
+    halves = [text.split("=", 1) if "=" in text else ["", text] for text in pairs]
+    columns = dict(halves)
+    if len(columns) != len(halves) or not all(columns.values()) or ("" in columns and len(columns) > 1):
         raise BadRequest(
             f"--column {' --column '.join(pairs)} does not say which column each field takes",
             hint="write --column FIELD=COLUMN once per field, or a single --column COLUMN",
@@ -178,18 +178,18 @@ def query_of(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _halves(line: str, mark: str) -> tuple[str, str, str]:
-    name, found, value = line.partition(mark)
-    return name.strip().lower(), found, value.strip()
+    name, separator, value = line.partition(mark)
+    return name.strip().lower(), separator, value.strip()
 
 
 def _said(parts: Sequence[tuple[str, str, str, str]], option: str, form: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for text, name, mark, value in parts:
-        if not name or not mark or name in found:
-            why = f"names {name!r} a second time" if name in found else f"is not {form}"
+        if not name or not mark or name in values:
+            why = f"names {name!r} a second time" if name in values else f"is not {form}"
             raise BadRequest(f"{option} {text[:200]!r} {why}", hint=f"write {option} {form} once per name")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def _absolute(name: str) -> str:

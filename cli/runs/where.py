@@ -39,8 +39,8 @@ def gateway_url(url: str | None, own: Mapping[str, Any]) -> str | None:
     from penstock.cli.serve import setup
     from penstock.running_stack import running_stack
 
-    found = setup.serve_setup([], config=None, flags={}).settings.store
-    return None if found.url or running_stack(found.state_dir) else given
+    store = setup.serve_setup([], config=None, flags={}).settings.store
+    return None if store.url or running_stack(store.state_dir) else given
 
 
 def at_gateway(url: str, api_key: str | None, *, as_json: bool, quiet: bool = False) -> GatewayRuns:

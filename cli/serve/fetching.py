@@ -48,10 +48,10 @@ def located(spec: ModelSpec, settings: Settings) -> ModelSpec:
     """The spec with a source on this machine; fetches it if it is not here."""
     if not is_remote(spec.source):
         return spec
-    found = model_cache(settings).local(spec.source)
-    found = found or fetch_model(settings, spec.source, trust_remote_code=spec.trust_remote_code)
-    found.lock.close()
-    return replace(spec, source=found.path)
+    files = model_cache(settings).local(spec.source)
+    files = files or fetch_model(settings, spec.source, trust_remote_code=spec.trust_remote_code)
+    files.lock.close()
+    return replace(spec, source=files.path)
 
 
 def opened(spec: ModelSpec, settings: Settings) -> ModelSpec:
@@ -79,11 +79,11 @@ def located_here(spec: ModelSpec, settings: Settings) -> ModelSpec | None:
     """The spec with a source on this machine; None for a model that has not been fetched yet."""
     if not is_remote(spec.source):
         return spec
-    found = model_cache(settings).local(spec.source)
-    if found is None:
+    files = model_cache(settings).local(spec.source)
+    if files is None:
         return None
-    found.lock.close()
-    return replace(spec, source=found.path)
+    files.lock.close()
+    return replace(spec, source=files.path)
 
 
 @contextmanager

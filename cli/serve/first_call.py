@@ -25,8 +25,8 @@ def first_call(url: str, model: str, *, state_dir: Path) -> str:
 
     The address is part of it only where the command would not find the gateway by itself: with a state folder elsewhere.
     """
-    found = state_dir.absolute() == state_dir_of(Path.cwd()).absolute() or running_gateway(Path.cwd()) == url
-    return f"penstock call {model} {_example(_schema(url, model))}{'' if found else gateway_option(url)}"
+    is_default = state_dir.absolute() == state_dir_of(Path.cwd()).absolute() or running_gateway(Path.cwd()) == url
+    return f"penstock call {model} {_example(_schema(url, model))}{'' if is_default else gateway_option(url)}"
 
 
 def _example(schema: Any) -> str:

@@ -44,13 +44,13 @@ def missing_requirements(settings: Settings) -> tuple[list[str], str]:
     lacking: dict[str, str] = {}
     for spec in settings.specs():
         try:
-            found = missing_packages(spec.requirements)
+            missing = missing_packages(spec.requirements)
         except HandlerLoadError as error:
             faults.append(f"models.{spec.name} (version {spec.version}): {error.message}")
             continue
-        lacking |= found
-        if found:
-            faults.append(f"models.{spec.name} (version {spec.version}) needs {in_words(found)}")
+        lacking |= missing
+        if missing:
+            faults.append(f"models.{spec.name} (version {spec.version}) needs {in_words(missing)}")
     return faults, install_line(lacking) if lacking else ""
 
 
@@ -65,14 +65,14 @@ def missing_of_sources(settings: Settings) -> tuple[list[str], str]:
         if kind is None or not Path(spec.source).exists():
             continue
         try:
-            found = kind.missing_packages(spec)
+            missing = kind.missing_packages(spec)
         except HandlerLoadError as error:
             # What is wrong with the source itself is among the faults of the model files.
             told.append(f"models.{spec.name} (version {spec.version}): {error.message}")
             continue
-        lacking |= found
-        if found:
-            told.append(f"models.{spec.name} (version {spec.version}): its {kind.name} needs {in_words(found)}")
+        lacking |= missing
+        if missing:
+            told.append(f"models.{spec.name} (version {spec.version}): its {kind.name} needs {in_words(missing)}")
     return told, install_line(lacking) if lacking else ""
 
 

@@ -46,10 +46,10 @@ def declared_models(arguments: Sequence[str], *, config: Path | None, folder: Pa
     for argument in arguments:
         if argument in files:
             continue
-        found = _declared(folder / argument)
-        if found is not None:
-            models |= found.models
-            for name, table in found.tables.items():
+        declared = _declared(folder / argument)
+        if declared is not None:
+            models |= declared.models
+            for name, table in declared.tables.items():
                 tables[name] = tables.get(name, {}) | table
         else:
             faults += _add(models, argument, folder)

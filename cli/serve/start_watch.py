@@ -30,18 +30,18 @@ class LoadFailures:
     def hopeless(self, workers: Iterable[WorkerInfo]) -> dict[str, str]:
         """The load error by model, once every slot of every model has failed twice with the same error; else nothing."""
         slots = [((worker.name, at), slot) for worker in workers for at, slot in enumerate(worker.slots)]
-        found = {slot.model: slot.error for key, slot in slots if slot.model in self.models and self._is_hopeless(key, slot)}
+        errors = {slot.model: slot.error for key, slot in slots if slot.model in self.models and self._is_hopeless(key, slot)}
         going_on = any(slot.model in self.models and not self._is_hopeless(key, slot) for key, slot in slots)
-        return {} if going_on or set(found) != set(self.models) else found
+        return {} if going_on or set(errors) != set(self.models) else errors
 
     def given_up(self, workers: Iterable[WorkerInfo]) -> dict[str, str] | None:
         """The load error of each model of which every slot has failed twice with the same error, once every other model is
         served; None while a model may still become ready.
         """
         slots = [((worker.name, at), slot) for worker in workers for at, slot in enumerate(worker.slots)]
-        found = {slot.model: slot.error for key, slot in slots if slot.model in self.models and self._is_hopeless(key, slot)}
+        errors = {slot.model: slot.error for key, slot in slots if slot.model in self.models and self._is_hopeless(key, slot)}
         served = {slot.model for _, slot in slots if slot.state == "ready"}
-        return found if set(self.models) <= served | found.keys() else None
+        return errors if set(self.models) <= served | errors.keys() else None
 
     def _is_hopeless(self, key: tuple[str, int], slot: SlotInfo) -> bool:
         if slot.state != "failed":
@@ -78,9 +78,9 @@ class StartWatch:
         check_login(self._redis_url)
         if self._keep_trying:
             self.unserved = self._failures.given_up(_workers(self._redis_url))
-        elif found := self._failures.hopeless(_workers(self._redis_url)):
+        elif errors := self._failures.hopeless(_workers(self._redis_url)):
             raise StartError(
-                "; ".join(f"{model} cannot be loaded, twice for the same reason: {why}" for model, why in found.items()),
+                "; ".join(f"{model} cannot be loaded, twice for the same reason: {why}" for model, why in errors.items()),
                 hint="correct it and start again; with --keep-trying, `penstock up` goes on trying",
             )
 
@@ -97,9 +97,9 @@ def check_login(redis_url: str) -> None:
         try:
             client.ping()
         except (RedisError, OSError) as error:
-            found = store_error(error)
-            if isinstance(found, LoginRefused):
-                raise StartError(found.message, hint=found.hint) from error
+            fault = store_error(error)
+            if isinstance(fault, LoginRefused):
+                raise StartError(fault.message, hint=fault.hint) from error
 
 
 def check_store(redis_url: str, required: StoreRequirement, say: Callable[[str], None]) -> None:

@@ -250,11 +250,11 @@ def _metrics_urls(settings: Settings, url: str) -> dict[str, list[str]]:
     """The URLs to scrape: one per gateway process, and the worker's if it has a metrics port."""
     gateway, worker = settings.gateway, settings.worker
     ports = range(gateway.metrics_port, gateway.metrics_port + gateway.processes) if gateway.metrics_port else ()
-    found = [f"{local_url(gateway.metrics_host, port)}/metrics" for port in ports]
+    of_gateway = [f"{local_url(gateway.metrics_host, port)}/metrics" for port in ports]
     if not gateway.metrics_port and gateway.processes == 1 and is_loopback(gateway.host):
-        found = [f"{url}/metrics"]
+        of_gateway = [f"{url}/metrics"]
     own = [f"{local_url(worker.metrics_host, worker.metrics_port)}/metrics"] if worker.metrics_port else []
-    return {"gateway": found, "worker": own}
+    return {"gateway": of_gateway, "worker": own}
 
 
 def _store_word(settings: Settings) -> str:
