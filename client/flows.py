@@ -128,9 +128,9 @@ def cancelled_flow(call: Callable[[str], HttpCall]) -> Flow[tuple[int, int]]:
     """How many jobs or runs of a tag have ended, and how many will. `call` cancels those after one, at first after none."""
     cancelled, requested, after = 0, 0, ""
     while True:
-        found = protocol.object_of((yield call(after)).answer)
-        cancelled, requested = cancelled + int(found["cancelled"]), requested + int(found["requested"])
-        after = str(found.get("next_after") or "")
+        counts = protocol.object_of((yield call(after)).answer)
+        cancelled, requested = cancelled + int(counts["cancelled"]), requested + int(counts["requested"])
+        after = str(counts.get("next_after") or "")
         if not after:
             return cancelled, requested
 

@@ -33,8 +33,8 @@ def parse(line: str) -> JobEvent | None:
     """None for a line that only says that the gateway is there."""
     if not line.strip():
         return None
-    found = json.loads(line)
-    return JobEvent(found["event"], found["id"], found["data"])
+    event = json.loads(line)
+    return JobEvent(event["event"], event["id"], event["data"])
 
 
 def seen(event: JobEvent) -> JobView | None:

@@ -68,9 +68,9 @@ class JobHandle:
 
     def result(self, timeout_s: float | None = None) -> Any:
         """The output: decoded JSON, bytes or `Media`. Raises `JobFailed`, `JobCancelled`, `JobExpired`, `WaitTimeout`."""
-        found = self._client.follow(flows.result_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
-        self.view = found.job
-        return found.value
+        ended = self._client.follow(flows.result_flow(self.view, timeout_s=timeout_s, now=time.monotonic()))
+        self.view = ended.job
+        return ended.value
 
     def events(self, *, last_event_id: str = "") -> Iterator[JobEvent]:
         """What happens to the job, up to its `end`, also over lost connections: `status`, `progress`, `chunk`, `restart`.

@@ -79,8 +79,8 @@ class AsyncFailedInbox:
 
     async def dismiss(self, jobs: Iterable[str]) -> int:
         """Take these jobs off the inbox; they stay as they are. How many were there. Raises `NotFound`."""
-        found = [protocol.object_of(await self._client.send(call)) for call in calls.dismiss_calls(jobs)]
-        return sum(int(part["done"]) for part in found)
+        parts = [protocol.object_of(await self._client.send(call)) for call in calls.dismiss_calls(jobs)]
+        return sum(int(part["done"]) for part in parts)
 
     async def dismiss_all(self, model: str, *, group: str = "") -> int:
         """Take all jobs of the model, or those of a group, off the inbox, in steps. How many. Raises `NotFound`."""

@@ -39,10 +39,10 @@ class AsyncWebhooks:
 
     async def replay(self, ids: Iterable[str]) -> int:
         """Have the last events of these be sent once more, if they were delivered or given up; returns how many."""
-        found = [protocol.object_of(await self._client.send(call)) for call in calls.event_calls("replay", ids)]
-        return sum(int(part["replayed"]) for part in found)
+        parts = [protocol.object_of(await self._client.send(call)) for call in calls.event_calls("replay", ids)]
+        return sum(int(part["replayed"]) for part in parts)
 
     async def dismiss(self, ids: Iterable[str]) -> int:
         """Take events that were given up off the list; returns how many."""
-        found = [protocol.object_of(await self._client.send(call)) for call in calls.event_calls("dismiss", ids)]
-        return sum(int(part["dismissed"]) for part in found)
+        parts = [protocol.object_of(await self._client.send(call)) for call in calls.event_calls("dismiss", ids)]
+        return sum(int(part["dismissed"]) for part in parts)
