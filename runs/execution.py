@@ -189,10 +189,10 @@ class Execution:
         output = self._claim_output(open_things, first_line)
         if not self._await_turn(output.journal, lease):
             return DriveResult(_FINAL_STATES.get(lease.stop_reason(), RunState.RUNNING))
-        if (found := _published_counts(self._kind, run, output)) is not None:
+        if (counts := _published_counts(self._kind, run, output)) is not None:
             # The process that had the files has published them meanwhile.
             output.discard()
-            return DriveResult(RunState.COMPLETED, found)
+            return DriveResult(RunState.COMPLETED, counts)
         return open_run_files(run, source, output, version=model.version, accept_changes=self._accepts_changes)
 
     @cached_property
@@ -249,9 +249,9 @@ class Execution:
             output = self._claim_output(open_things, None)
             if not self._await_turn(output.journal, lease):
                 return DriveResult(_FINAL_STATES.get(lease.stop_reason(), RunState.RUNNING))
-            if (found := _published_counts(self._kind, run, output)) is not None:
+            if (counts := _published_counts(self._kind, run, output)) is not None:
                 output.discard()
-                return DriveResult(RunState.COMPLETED, found)
+                return DriveResult(RunState.COMPLETED, counts)
             source, _ = readable(lambda: self._kind.open_source(run.spec, None))
             open_things.callback(source.close)
             files = RunFiles(source, output.sink, output.journal, Checkpoint(), folder, output.discard)

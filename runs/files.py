@@ -54,10 +54,10 @@ def expand(name: str) -> tuple[list[str], bool]:
 
     A folder stands for all files below it except hidden ones. Raises `NotFound` if there is no file.
     """
-    found, many = _expand_url(name) if is_url(name) else _expand_local(local_path(name))
-    if not found:
+    names, many = _expand_url(name) if is_url(name) else _expand_local(local_path(name))
+    if not names:
         raise NotFound(f"no input: {name} names no file", hint="check the path; a glob with ** also searches subfolders")
-    return sorted(found), many
+    return sorted(names), many
 
 
 def stat(name: str) -> Stat:
@@ -91,14 +91,14 @@ def open_read(name: str) -> BinaryIO:
 
 def identity(name: str) -> dict[str, Any]:
     """Name, size, times of change, and a digest of the first and last 64 KiB: equal for an unchanged file."""
-    found = stat(name)
+    facts = stat(name)
     digest = hashlib.sha256()
     with open_read(name) as file:
         digest.update(file.read(_ENDS_BYTES))
-        if found.size_bytes > _ENDS_BYTES:
-            file.seek(max(_ENDS_BYTES, found.size_bytes - _ENDS_BYTES))
+        if facts.size_bytes > _ENDS_BYTES:
+            file.seek(max(_ENDS_BYTES, facts.size_bytes - _ENDS_BYTES))
             digest.update(file.read(_ENDS_BYTES))
-    return {"name": name, "bytes": found.size_bytes, "changed": found.changed, "ends": digest.hexdigest()}
+    return {"name": name, "bytes": facts.size_bytes, "changed": facts.changed, "ends": digest.hexdigest()}
 
 
 def sha256(path: Path) -> str:
@@ -183,8 +183,8 @@ def _expand_local(name: str) -> tuple[list[str], bool]:
         return list(_below(name)), True
     if os.path.isfile(name):
         return [name], False
-    found = [path for path in glob.iglob(name, recursive=True) if os.path.isfile(path)] if is_pattern(name) else []
-    return found, True
+    paths = [path for path in glob.iglob(name, recursive=True) if os.path.isfile(path)] if is_pattern(name) else []
+    return paths, True
 
 
 def _below(folder: str) -> Iterator[str]:
@@ -197,19 +197,19 @@ def _expand_url(url: str) -> tuple[list[str], bool]:
     system, path = filesystem(url)
     many = is_pattern(path) or system.isdir(path)
     if is_pattern(path):
-        found = [each for each in system.glob(path) if system.isfile(each)]
+        paths = [each for each in system.glob(path) if system.isfile(each)]
     elif many:
-        found = system.find(path)
+        paths = system.find(path)
     else:
-        found = [path] if system.exists(path) else []
-    return [system.unstrip_protocol(each) for each in found], many
+        paths = [path] if system.exists(path) else []
+    return [system.unstrip_protocol(each) for each in paths], many
 
 
 def _stat_url(url: str) -> Stat:
     system, path = filesystem(url)
     try:
-        found = system.info(path)
+        info = system.info(path)
     except FileNotFoundError as error:
         raise NotFound(f"no such object: {url}") from error
-    changed = next((found[key] for key in _CHANGED if key in found), "")
-    return Stat(int(found["size"]), str(changed))
+    changed = next((info[key] for key in _CHANGED if key in info), "")
+    return Stat(int(info["size"]), str(changed))

@@ -186,14 +186,14 @@ def _body(line: bytes) -> bytes | None:
 
 
 def _differences(then: Header, now: Header) -> list[str]:
-    found = []
+    differences = []
     if then.spec_digest != now.spec_digest:
-        found.append("its settings differ from those at its start")
+        differences.append("its settings differ from those at its start")
     if (then.model, then.version) != (now.model, now.version):
-        found.append(f"it started with {then.model} {then.version}, the model is now {now.model} {now.version}")
+        differences.append(f"it started with {then.model} {then.version}, the model is now {now.model} {now.version}")
     if then.input != now.input:
-        found.append(_input_difference(then.input, now.input))
-    return found
+        differences.append(_input_difference(then.input, now.input))
+    return differences
 
 
 def _input_difference(then: dict[str, Any], now: dict[str, Any]) -> str:

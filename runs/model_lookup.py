@@ -57,9 +57,9 @@ def find_served(store: ModelLookup, model: str, *, version: str = "") -> ServedM
             f"model {model!r} no longer has version {version!r}; it has {', '.join(info.versions)}",
             hint="to continue with the current default version: penstock run resume RUN --accept-changes",
         )
-    found = info.versions.get(version)
-    refuse_pipeline(model, found)
-    schema = found.input_schema if found else None
+    served = info.versions.get(version)
+    refuse_pipeline(model, served)
+    schema = served.input_schema if served else None
     most = share(info.limits.max_queue_depth, info.partitions)
     return ServedModel(model, version, most, schema, info.request_headers, info.query, info.partitions)
 
@@ -68,13 +68,13 @@ def find_model(models: Iterable[ModelInfo], rollouts: Mapping[str, Rollout], nam
     """The model with its rollout applied. Raises `NotFound`."""
     known = {info.name: info for info in models}
     info = known.get(name)
-    found = followed(info, rollouts.get(name)) if info else None
-    if found is None:
+    current = followed(info, rollouts.get(name)) if info else None
+    if current is None:
         raise NotFound(
             f"no model {name!r} is served{suggest_names(name, known)}",
             hint="start it with `penstock up SOURCE`, or name its source: penstock run MODEL INPUT -o OUTPUT --models SOURCE",
         )
-    return found
+    return current
 
 
 def suggest_names(name: str, known: Iterable[str]) -> str:
@@ -88,9 +88,9 @@ def suggest_names(name: str, known: Iterable[str]) -> str:
 
 def slots_of(workers: Iterable[WorkerInfo], model: str, version: str) -> Slots:
     """The slots of one version, as their workers announced them last."""
-    found = [slot for worker in workers for slot in worker.slots if (slot.model, slot.version) == (model, version)]
-    ready = sum(slot.state == "ready" for slot in found)
-    failed = [slot.error for slot in found if slot.state == "failed"]
-    if ready or not found:
+    slots = [slot for worker in workers for slot in worker.slots if (slot.model, slot.version) == (model, version)]
+    ready = sum(slot.state == "ready" for slot in slots)
+    failed = [slot.error for slot in slots if slot.state == "failed"]
+    if ready or not slots:
         return Slots(ready)
     return Slots(0, f"the model cannot be loaded: {failed[0]}" if failed else "the model is being loaded")

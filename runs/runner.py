@@ -151,25 +151,25 @@ class RunHelper:
     def _read(self, runs: RunStore) -> Run | None:
         """The run as it is now; None while the store is away."""
         try:
-            found, known = runs.read(self._run_id), self._known
-            if found is None and known is not None:
+            run, known = runs.read(self._run_id), self._known
+            if run is None and known is not None:
                 # D42: the store lost its records. The run is split as before, and the journals of its parts are on the disk.
-                found = runs.create(self._run_id, known.spec, owner=known.owner).run
+                run = runs.create(self._run_id, known.spec, owner=known.owner).run
         except StoreUnavailable as away:
             log.info("runs_not_read", extra={"error": away.message})
             return None
-        if found is None:
+        if run is None:
             raise no_such_run(self._run_id)
-        self._known = found
-        return found
+        self._known = run
+        return run
 
     def _drive_next(self, runs: RunStore) -> bool:
         """Drive one part, or the run itself; False if there is nothing to take now."""
         try:
-            found = runs.next_of(self._run_id) or self._left_by_dead(runs)
-            if found is None:
+            run = runs.next_of(self._run_id) or self._left_by_dead(runs)
+            if run is None:
                 return False
-            owned = take_run(runs, found.id)
+            owned = take_run(runs, run.id)
         except (StoreUnavailable, Conflict) as refusal:
             log.info("run_not_taken", extra={"run": self._run_id, "error": refusal.message})
             return False

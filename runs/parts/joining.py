@@ -23,11 +23,11 @@ _NUMBERS = re.compile(rb'\{"row":(\d+)(?:,"line":(\d+))?')
 
 def read_reports(folder: Path, parts: int) -> list[PartReport]:
     """What the parts wrote, in their order. Raises `PartNotHere` if this host does not have all of them."""
-    found = [read_report(part_folder(folder, number)) for number in range(parts)]
-    missing = [number for number, report in enumerate(found) if report is None]
+    reports = [read_report(part_folder(folder, number)) for number in range(parts)]
+    missing = [number for number, report in enumerate(reports) if report is None]
     if missing:
         raise PartNotHere(f"{part_folder(folder, missing[0])} has no report of a completed part")
-    return [report for report in found if report is not None]
+    return [report for report in reports if report is not None]
 
 
 def joined_counts(reports: Sequence[PartReport]) -> RunCounts:
@@ -100,10 +100,10 @@ def _append_errors(sink: FileSink, path: Path, report: PartReport, rows_before: 
 
 def shifted(line: bytes, rows: int) -> bytes:
     """A line of an errors file whose part has so many rows before it."""
-    found = _NUMBERS.match(line)
-    if found is None:
+    match = _NUMBERS.match(line)
+    if match is None:
         raise Conflict(f"this is no line of an errors file: {line[:80]!r}")
-    numbers = b'{"row":%d' % (int(found[1]) + rows)
-    if found[2] is not None:
-        numbers += b',"line":%d' % (int(found[2]) + rows)
-    return numbers + line[found.end() :]
+    numbers = b'{"row":%d' % (int(match[1]) + rows)
+    if match[2] is not None:
+        numbers += b',"line":%d' % (int(match[2]) + rows)
+    return numbers + line[match.end() :]

@@ -24,8 +24,8 @@ _BLOCK_BYTES = 8 << 20
 
 def split_input(source: FileSource, parts: int) -> list[RunPart]:
     """At most `parts` parts of the input, at least one. Of files that are cut it reads what lies before the last cut."""
-    found = parts_of(deal(_stretches(source, parts), parts), listing=listing_of(source), host=os.uname().nodename)
-    return [replace(part, identity=identity_of(source.of_part(part))) for part in found]
+    cut = parts_of(deal(_stretches(source, parts), parts), listing=listing_of(source), host=os.uname().nodename)
+    return [replace(part, identity=identity_of(source.of_part(part))) for part in cut]
 
 
 def listing_of(source: FileSource) -> str:
@@ -96,7 +96,7 @@ def line_ends(blocks: Iterable[bytes], offsets: Sequence[int], *, before_quote: 
 
     `before_quote`: only those before the first quotation mark, because behind it a line may end within a record.
     """
-    found: list[tuple[int, int]] = []
+    ends: list[tuple[int, int]] = []
     start = lines = 0
     wanted = iter(offsets)
     target = next(wanted, None)
@@ -107,10 +107,10 @@ def line_ends(blocks: Iterable[bytes], offsets: Sequence[int], *, before_quote: 
         while target is not None and (end := usable.find(b"\n", max(counted, target - 1 - start))) >= 0:
             lines += usable.count(b"\n", counted, end + 1)
             counted = end + 1
-            found.append((start + counted, lines))
+            ends.append((start + counted, lines))
             target = next((offset for offset in wanted if offset > start + counted), None)
         if target is None or quote >= 0:
             break
         lines += block.count(b"\n", counted)
         start += len(block)
-    return found
+    return ends

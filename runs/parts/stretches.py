@@ -32,14 +32,14 @@ def cuts_in_files(sizes: Sequence[int], parts: int) -> dict[int, list[int]]:
     there.
     """
     total = sum(sizes)
-    found: dict[int, list[int]] = {}
+    cuts: dict[int, list[int]] = {}
     ideal, before = [total * number // parts for number in range(1, parts)], 0
     for file, size in enumerate(sizes):
         inside = [offset - before for offset in ideal if before < offset < before + size]
         if inside and size > _LEAST_SHARE * total / parts:
-            found[file] = inside
+            cuts[file] = inside
         before += size
-    return found
+    return cuts
 
 
 def cut_file(file: int, size_bytes: int, cuts: Sequence[tuple[int, dict[str, int]]]) -> list[InputStretch]:

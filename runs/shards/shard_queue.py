@@ -176,16 +176,16 @@ class ShardQueue:
     def ends(self, timeout_s: float) -> list[ShardEnd]:
         """The shards that ended since the last call, or the first that ends; [] after `timeout_s`."""
         pushes = {push.id: push for push in self._listener.receive(timeout_s) if push.state.final}
-        found = list(self._readable_ends(push for push in pushes.values() if push.id in self._open))
+        ended = list(self._readable_ends(push for push in pushes.values() if push.id in self._open))
         if self._open and self._listener.recheck_due():
-            found += self._poll()
-        if found:
+            ended += self._poll()
+        if ended:
             # The queue has room again, and the store answers.
             self._failures.reset()
             self._retry_at = 0.0
         self.flush()
         self._forget()
-        return found
+        return ended
 
     def _readable_ends(self, pushes: Iterable[Push]) -> Iterator[ShardEnd]:
         """The ends whose outcome can be read; the other shards stay open and are looked up again."""
@@ -203,8 +203,8 @@ class ShardQueue:
         except StoreUnavailable as away:
             self._back_off(away.message)
             return []
-        self._waiting.extend((job, self._open.pop(job)) for job, found in zip(jobs, records, strict=True) if found is None)
-        return list(self._readable_ends(filter(None, (Push.of_end(*found) for found in records if found is not None))))
+        self._waiting.extend((job, self._open.pop(job)) for job, record in zip(jobs, records, strict=True) if record is None)
+        return list(self._readable_ends(filter(None, (Push.of_end(*record) for record in records if record is not None))))
 
     def _end_of(self, push: Push) -> ShardEnd:
         piece, batch = self._open[push.id], push.batch
@@ -252,8 +252,8 @@ class ShardQueue:
         self._waiting.clear()
         jobs = list(self._open)
         try:
-            found = self._store.results(jobs)
-            waiting = [job for job, record in zip(jobs, found, strict=True) if record is None or record[0].state in _NOT_RUN]
+            records = self._store.results(jobs)
+            waiting = [job for job, record in zip(jobs, records, strict=True) if record is None or record[0].state in _NOT_RUN]
             for job in waiting:
                 # A worker may claim the job just before: its rows then run, and count as not reached.
                 self._store.cancel(job)

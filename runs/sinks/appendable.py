@@ -34,9 +34,9 @@ class Appendable:
         """
         self.close()
         file = self._open()
-        found = file.seek(0, os.SEEK_END)
-        if found < length:
-            raise InternalError(f"{self.path} has only {found} of the {length} bytes that were committed")
+        length_now = file.seek(0, os.SEEK_END)
+        if length_now < length:
+            raise InternalError(f"{self.path} has only {length_now} of the {length} bytes that were committed")
         file.truncate(length)
         file.seek(length)
 

@@ -52,8 +52,8 @@ class DelimitedRows:
             writer.writerow([*carried, *names])
             for line in _lines(source):
                 output = line[OUTPUT]
-                found = [(output or {}).get(field) for field in fields] if fields else [output]
-                writer.writerow([_cell(value) for value in (*(line[name] for name in carried), *found)])
+                cells = [(output or {}).get(field) for field in fields] if fields else [output]
+                writer.writerow([_cell(value) for value in (*(line[name] for name in carried), *cells)])
         return target
 
     def close(self) -> None:

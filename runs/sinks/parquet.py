@@ -130,15 +130,15 @@ def _join_schemas(path: Path) -> tuple[Any, set[str]]:
     return pa.schema(fields or [pa.field(OUTPUT, pa.null())]), as_json
 
 
-def _cannot_join(types: dict[str, Any], found: Any) -> bool:
+def _cannot_join(types: dict[str, Any], column: Any) -> bool:
     """Join the column's type into `types`; True if it has no common type with the earlier blocks."""
     pa = import_arrow()
-    before = types.setdefault(found.name, found.type)
-    if before == found.type:
+    before = types.setdefault(column.name, column.type)
+    if before == column.type:
         return False
     try:
-        both = [pa.schema([pa.field("x", kind)]) for kind in (before, found.type)]
-        types[found.name] = pa.unify_schemas(both, promote_options="permissive").field("x").type
+        both = [pa.schema([pa.field("x", kind)]) for kind in (before, column.type)]
+        types[column.name] = pa.unify_schemas(both, promote_options="permissive").field("x").type
     except pa.ArrowException:
         return True
     return False

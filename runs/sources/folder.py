@@ -48,9 +48,9 @@ class FolderSource:
     def identity(self) -> dict[str, Any]:
         digest, total = hashlib.sha256(), 0
         for name in self._own:
-            found = files.stat(name)
-            total += found.size_bytes
-            digest.update(f"{name}\0{found.size_bytes}\0{found.changed}\n".encode("utf-8", "surrogateescape"))
+            facts = files.stat(name)
+            total += facts.size_bytes
+            digest.update(f"{name}\0{facts.size_bytes}\0{facts.changed}\n".encode("utf-8", "surrogateescape"))
         return {"count": len(self._own), "bytes": total, "listing": digest.hexdigest()}
 
     def count(self) -> int | None:
@@ -106,6 +106,6 @@ def _shown(name: str) -> str:
 def _media(names: list[str]) -> str:
     if all(name.lower().endswith(TEXT_SUFFIXES) for name in names):
         return JSON_MEDIA
-    found = {mimetypes.guess_type(name)[0] for name in names}
-    only = found.pop() if len(found) == 1 else None
+    types = {mimetypes.guess_type(name)[0] for name in names}
+    only = types.pop() if len(types) == 1 else None
     return only if only is not None and only != JSON_MEDIA else BYTES_MEDIA

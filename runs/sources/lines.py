@@ -66,34 +66,34 @@ class LineFile:
         """The buffer offset behind the lines to return; None: a line does not end within the limit."""
         end = begin
         for _ in range(rows):
-            found = self._line_end(end)
-            if found is None:
+            line_end = self._line_end(end)
+            if line_end is None:
                 return None if end == begin else end
-            if found == end or (end > begin and found - begin > size_bytes):
+            if line_end == end or (end > begin and line_end - begin > size_bytes):
                 return end
             # Reading more appends to the buffer, so that offsets in it stay valid.
-            end = found
+            end = line_end
         return end
 
     def _line_end(self, begin: int) -> int | None:
         searched = begin
-        while (found := self._buffer.find(b"\n", searched)) < 0:
+        while (newline := self._buffer.find(b"\n", searched)) < 0:
             searched = len(self._buffer)
             if searched - begin > self.max_line_bytes:
                 return None
             if not self._more():
                 return searched
-        return found + 1 if found - begin <= self.max_line_bytes else None
+        return newline + 1 if newline - begin <= self.max_line_bytes else None
 
     def _overlong(self, offset: int) -> tuple[list[bytes], int]:
         begin = offset - self._start
         kept = self._buffer[begin : begin + self.max_line_bytes + 1]
-        while (found := self._buffer.find(b"\n", max(0, offset - self._start))) < 0:
+        while (newline := self._buffer.find(b"\n", max(0, offset - self._start))) < 0:
             self._start += len(self._buffer)
             self._buffer = b""
             if not self._more():
                 return [kept], self._start
-        return [kept], self._start + found + 1
+        return [kept], self._start + newline + 1
 
     def _go_to(self, offset: int) -> None:
         file = self._open()

@@ -63,8 +63,8 @@ def _carried(carry: tuple[str, ...], kind: str, first: str) -> tuple[str, ...]:
             return tuple(file.columns())
         if isinstance(file, DelimitedTable):
             return tuple(file.header()[0])
-        found = file.read(None, rows=1, size_bytes=1)
-        row = found.inputs[0] if found else {}
+        batch = file.read(None, rows=1, size_bytes=1)
+        row = batch.inputs[0] if batch else {}
         if not isinstance(row, dict):
             raise InvalidInput(f"{ALL!r} carries the members of the first line of {first}, which holds no object")
         return tuple(row)

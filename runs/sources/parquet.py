@@ -51,8 +51,8 @@ class ParquetFile:
     def groups(self) -> list[tuple[int, int]]:
         """Rows and bytes of every row group."""
         metadata = self._open().metadata
-        found = (metadata.row_group(group) for group in range(metadata.num_row_groups))
-        return [(group.num_rows, group.total_byte_size) for group in found]
+        row_groups = (metadata.row_group(group) for group in range(metadata.num_row_groups))
+        return [(group.num_rows, group.total_byte_size) for group in row_groups]
 
     def is_binary(self, column: str) -> bool:
         types = import_arrow().types
@@ -111,13 +111,13 @@ class ParquetFile:
 
     def _batch_rows(self, group: int, needed: list[str]) -> int:
         """How many rows of a row group to read at a time, by the mean size of its rows and the longest text they repeat."""
-        found = self._open().metadata.row_group(group)
-        columns = [found.column(index) for index in range(found.num_columns)]
+        facts = self._open().metadata.row_group(group)
+        columns = [facts.column(index) for index in range(facts.num_columns)]
         columns = [column for column in columns if _top_of(column, needed)]
         texts = [column for column in columns if _is_repeated_text(column)]
         row_bytes = sum(max(each.total_uncompressed_size, each.num_values * _VALUE_BYTES) for each in columns)
         row_bytes += self._longest_text(group, texts, needed) * sum(each.num_values for each in texts)
-        return max(1, min(_BATCH_ROWS, int(_BATCH_BYTES * found.num_rows // max(1, row_bytes))))
+        return max(1, min(_BATCH_ROWS, int(_BATCH_BYTES * facts.num_rows // max(1, row_bytes))))
 
     def _longest_text(self, group: int, columns: list[Any], needed: list[str]) -> int:
         """The longest text in the dictionaries of these columns. One row is read, whose texts stay in the dictionary."""
@@ -132,12 +132,12 @@ class ParquetFile:
     def _next(self) -> bool:
         behind = self._at[1] + (self._batch.num_rows if self._batch is not None else 0)
         try:
-            found = next((each for each in self._batches or () if each.num_rows), None)
+            batch = next((each for each in self._batches or () if each.num_rows), None)
         except (import_arrow().ArrowException, OSError) as error:
             raise InvalidInput(f"{self.name} is damaged in row group {self._at[0]}: {error}") from error
-        if found is None:
+        if batch is None:
             return False
-        self._batch, self._at = found, (self._at[0], behind)
+        self._batch, self._at = batch, (self._at[0], behind)
         return True
 
     def _records(self, batch: Any, after: dict[str, Any]) -> FileRows:

@@ -84,10 +84,10 @@ class RetrySource:
         if first != self._row:
             self._outputs = islice(old_outputs(self._output), first, None)
         self._row = first + count
-        found = list(islice(self._outputs, count))
-        if len(found) < count:
+        outputs = list(islice(self._outputs, count))
+        if len(outputs) < count:
             raise Conflict(f"{self._output} has fewer rows than the input: it is no longer this run's output")
-        return found
+        return outputs
 
     def _failed_rows(self) -> frozenset[int]:
         if self._failed is None:

@@ -87,10 +87,10 @@ class FilesSource:
         start = after or {"row": 0, "part": self._first, "at": self.part.begin if self.part else None}
         first, within = start["row"], start["at"]
         for index in range(start["part"], self._stop):
-            found = self._file_at(index).read(within, rows=rows, size_bytes=size_bytes)
-            if found is not None:
-                behind = {"row": first + len(found.inputs), "part": index, "at": found.after}
-                return RowBatch(first, found.inputs, found.carried, behind, found.bad)
+            batch = self._file_at(index).read(within, rows=rows, size_bytes=size_bytes)
+            if batch is not None:
+                behind = {"row": first + len(batch.inputs), "part": index, "at": batch.after}
+                return RowBatch(first, batch.inputs, batch.carried, behind, batch.bad)
             within = None
         return None
 
