@@ -47,13 +47,13 @@ class DetailRecorder(ResponseRecorder):
         answer = connection.reader
         if self._caller is not CallStyle.ASYNC or answer.status != ACCEPTED:
             return None
-        found = _JOB.search(answer.body)
-        if found is None:
+        match = _JOB.search(answer.body)
+        if match is None:
             return None
         # Only the answer to a submit has this header; the answers to polls name the same job again.
         if answer.header(b"location"):
-            self._sample_job(found[1], connection.sent_at)
-        return self._poll[0] + found[1] + self._poll[1]
+            self._sample_job(match[1], connection.sent_at)
+        return self._poll[0] + match[1] + self._poll[1]
 
     def answer(self, connection: Connection, now: float) -> None:
         super().answer(connection, now)
@@ -70,8 +70,8 @@ class DetailRecorder(ResponseRecorder):
         self.bad += 1
 
     def _note(self, answer: AnswerReader, sent_at: float) -> None:
-        if self._caller is CallStyle.SUBMIT and (found := _JOB.search(answer.body)):
-            self._sample_job(found[1], sent_at)
+        if self._caller is CallStyle.SUBMIT and (match := _JOB.search(answer.body)):
+            self._sample_job(match[1], sent_at)
         elif self._caller is CallStyle.SYNC:
             self._sample_job(answer.header(b"x-penstock-job"), sent_at)
         timing = _TIMING.search(answer.header(b"server-timing"))

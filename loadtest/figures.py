@@ -71,11 +71,11 @@ def outcome(load: MergedTally, calls: Sequence[CompletedCall], seconds: float, *
 def _error_text(body: str) -> str:
     """The code and detail of a problem body; the beginning of any other body."""
     try:
-        found = json.loads(body)
+        problem = json.loads(body)
     except ValueError:
         return body[:_ERROR_CHARACTERS]
-    if isinstance(found, dict) and isinstance(found.get("detail"), str):
-        return f"{found.get('code', '')}: {found['detail']}".removeprefix(": ")[:_ERROR_CHARACTERS]
+    if isinstance(problem, dict) and isinstance(problem.get("detail"), str):
+        return f"{problem.get('code', '')}: {problem['detail']}".removeprefix(": ")[:_ERROR_CHARACTERS]
     return body[:_ERROR_CHARACTERS]
 
 

@@ -142,14 +142,14 @@ def _tensors(base: str, model: str) -> list[Mapping[str, Any]]:
     where = f"{base}/v2/models/{urllib.parse.quote(model, safe='')}"
     try:
         with urllib.request.urlopen(where, timeout=_METADATA_S) as answer:
-            found = json.loads(answer.read())
+            metadata = json.loads(answer.read())
     except urllib.error.HTTPError as fault:
         raise UnexpectedAnswer(f"{where} answered {fault.code}", hint="check the model's name, or give --body") from fault
     except OSError as fault:
         raise GatewayUnreachable(f"{where} cannot be reached: {fault}", hint="check --url") from fault
     except ValueError as fault:
         raise UnexpectedAnswer(f"{where} did not answer with JSON", hint="give --body @FILE") from fault
-    inputs = found.get("inputs") if isinstance(found, dict) else None
+    inputs = metadata.get("inputs") if isinstance(metadata, dict) else None
     return [tensor for tensor in inputs or [] if isinstance(tensor, dict)]
 
 
@@ -178,16 +178,16 @@ def adapter_for(options: LoadOptions, base: str, *, has_body: bool) -> ProtocolA
 
 
 def _headers(options: LoadOptions) -> dict[str, str]:
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
     for line in options.headers:
         name, colon, value = line.partition(":")
         if not colon or not name.strip() or not line.isascii() or not line.isprintable():
             raise BadRequest(f"--header {line!r} cannot be sent", hint="write it like --header 'Name: value'")
-        found[name.strip()] = value.strip()
+        headers[name.strip()] = value.strip()
     # No other server may see a key of our gateway.
     if options.kind is Kind.PENSTOCK and options.api_key:
-        found.setdefault("Authorization", f"Bearer {options.api_key}")
-    return found
+        headers.setdefault("Authorization", f"Bearer {options.api_key}")
+    return headers
 
 
 def describe_load(options: LoadOptions, shape: Shape) -> dict[str, object]:

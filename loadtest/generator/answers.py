@@ -113,8 +113,8 @@ class ChunkReader:
             if self._left:
                 self._take()
                 continue
-            line, found, rest = self._buffer.partition(b"\r\n")
-            if not found:
+            line, line_end, rest = self._buffer.partition(b"\r\n")
+            if not line_end:
                 return False
             self._buffer = rest
             if self._line(line):

@@ -58,10 +58,10 @@ def _reason(job: JobView) -> str:
 
 def _shares(pairs: Iterable[tuple[K, int]]) -> dict[K, float]:
     """Batches by key: an item of a batch of n counts as 1/n."""
-    found: defaultdict[K, float] = defaultdict(float)
+    shares: defaultdict[K, float] = defaultdict(float)
     for key, size in pairs:
-        found[key] += 1.0 / size if size else 0.0
-    return {key: round(found[key], 3) for key in sorted(found)}
+        shares[key] += 1.0 / size if size else 0.0
+    return {key: round(shares[key], 3) for key in sorted(shares)}
 
 
 def _waits_s(records: Sequence[JobView]) -> list[float]:
@@ -73,18 +73,18 @@ def _stages_ms(records: Sequence[JobView], load: MergedTally, mean_latency_ms: f
     """Means per call; `rest` is the remaining latency: network, gateway, store, claim and settling."""
     if not records and not load.run_s:
         return {}
-    found = _of_records(records) if records else _of_answers(load)
+    stages = _of_records(records) if records else _of_answers(load)
     if mean_latency_ms is not None:
-        found["rest"] = max(0.0, mean_latency_ms - sum(found.values()))
-    return found
+        stages["rest"] = max(0.0, mean_latency_ms - sum(stages.values()))
+    return stages
 
 
 def _of_records(records: Sequence[JobView]) -> dict[str, float]:
     waits_s = _waits_s(records)
-    found = {"queue": _mean(waits_s) * 1e3}
+    stages = {"queue": _mean(waits_s) * 1e3}
     for stage in _STAGES:
-        found[stage] = _mean([getattr(job.batch, f"{stage}_s") for job in records]) * 1e3
-    return found
+        stages[stage] = _mean([getattr(job.batch, f"{stage}_s") for job in records]) * 1e3
+    return stages
 
 
 def _of_answers(load: MergedTally) -> dict[str, float]:

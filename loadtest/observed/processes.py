@@ -49,9 +49,9 @@ def is_here(host: str) -> bool:
 def listening_on(port: int) -> list[int]:
     """The processes that listen on a port of this machine and that this user may see."""
     with contextlib.suppress(psutil.AccessDenied, OSError):
-        found = psutil.net_connections(kind="tcp")
+        connections = psutil.net_connections(kind="tcp")
         return sorted(
-            {each.pid for each in found if each.status == psutil.CONN_LISTEN and each.laddr.port == port and each.pid}
+            {each.pid for each in connections if each.status == psutil.CONN_LISTEN and each.laddr.port == port and each.pid}
         )
     return []
 
@@ -80,12 +80,12 @@ class ProcessWatch:
         )
 
     def _alive(self) -> Iterable[psutil.Process]:
-        found: dict[int, psutil.Process] = {}
+        processes: dict[int, psutil.Process] = {}
         for root in (*self._roots, *self._generators):
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 process = psutil.Process(root)
-                found |= {each.pid: each for each in (process, *process.children(recursive=True))}
-        return found.values()
+                processes |= {each.pid: each for each in (process, *process.children(recursive=True))}
+        return processes.values()
 
     def _sample(self, process: psutil.Process, now: float) -> ProcessSample | None:
         # A process may end between the listing and this read.
@@ -122,8 +122,8 @@ def process_use(snapshots: Sequence[Snapshot]) -> list[ProcessUse]:
     for snapshot in snapshots:
         for sample in snapshot.processes.values():
             seen[sample.pid].append(sample)
-    found = [_use(samples) for samples in seen.values() if len(samples) > 1]
-    return sorted(found, key=lambda use: -use.cpu_mean)
+    uses = [_use(samples) for samples in seen.values() if len(samples) > 1]
+    return sorted(uses, key=lambda use: -use.cpu_mean)
 
 
 def _use(samples: Sequence[ProcessSample]) -> ProcessUse:

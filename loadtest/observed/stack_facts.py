@@ -104,7 +104,7 @@ def _samples(text: str, model: str) -> Iterable[tuple[str, float]]:
 def job_records(client: Client, jobs: Sequence[str]) -> list[JobView]:
     """The jobs that have ended and still have a record; the others get some seconds to end."""
     give_up_at = time.monotonic() + _JOBS_END_S
-    found = []
+    records = []
     for job in jobs:
         try:
             handle = client.job(job)
@@ -113,5 +113,5 @@ def job_records(client: Client, jobs: Sequence[str]) -> list[JobView]:
         except (PenstockError, TimeoutError):
             continue
         if view.final:
-            found.append(view)
-    return found
+            records.append(view)
+    return records

@@ -36,8 +36,8 @@ def append_row(result: LoadTestResult, path: Path) -> None:
 
 def _same_columns(path: Path) -> None:
     with path.open(newline="", encoding="utf-8") as file:
-        found = next(csv.reader(file), [])
-    if found != columns():
+        header = next(csv.reader(file), [])
+    if header != columns():
         raise BadRequest(f"{path} has other columns than a benchmark's", hint="name another file with --csv")
 
 
@@ -91,8 +91,8 @@ def _gpu(value: Callable[[DeviceUse], float | None]) -> Callable[[LoadTestResult
     """The mean over the devices of which it is known."""
 
     def cell(result: LoadTestResult) -> Cell:
-        found = [known for known in map(value, result.devices) if known is not None]
-        return sum(found) / len(found) if found else None
+        known_values = [known for known in map(value, result.devices) if known is not None]
+        return sum(known_values) / len(known_values) if known_values else None
 
     return cell
 

@@ -199,13 +199,13 @@ def _percentiles(result: LoadTestResult) -> TextTable:
         "queue wait": inside and inside.queue,
         "model's stages": inside and inside.run,
     }
-    known = {name: _cells(found) for name, found in spreads.items() if found}
+    known = {name: _cells(spread) for name, spread in spreads.items() if spread}
     rows = [(name, *cells) for name, *cells in zip(_RANKS, *known.values(), strict=True)] if known else []
     return TextTable("Percentiles, ms", ("", *known), rows)
 
 
-def _cells(found: Spread) -> list[str]:
-    values = (found.mean_ms, found.p50_ms, found.p90_ms, found.p95_ms, found.p99_ms, found.p999_ms, found.max_ms)
+def _cells(spread: Spread) -> list[str]:
+    values = (spread.mean_ms, spread.p50_ms, spread.p90_ms, spread.p95_ms, spread.p99_ms, spread.p999_ms, spread.max_ms)
     return [number(value) for value in values]
 
 

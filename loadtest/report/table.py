@@ -48,14 +48,14 @@ def _latencies(result: LoadTestResult) -> Table:
     table = Table("ms", *_PERCENTILES)
     inside = result.inside
     rows = {"latency": result.outcome.latency, "queue": inside and inside.queue, "run": inside and inside.run}
-    for name, found in rows.items():
-        if found:
-            table.add_row(name, *_cells(found))
+    for name, spread in rows.items():
+        if spread:
+            table.add_row(name, *_cells(spread))
     return table
 
 
-def _cells(found: Spread) -> list[str]:
-    values = (found.p50_ms, found.p90_ms, found.p95_ms, found.p99_ms, found.p999_ms, found.max_ms, found.mean_ms)
+def _cells(spread: Spread) -> list[str]:
+    values = (spread.p50_ms, spread.p90_ms, spread.p95_ms, spread.p99_ms, spread.p999_ms, spread.max_ms, spread.mean_ms)
     return [number(value) for value in values]
 
 
