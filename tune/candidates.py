@@ -111,13 +111,13 @@ def shortlist(ranking: Ranking) -> list[Choice]:
 def stand_ins(ranking: Ranking) -> dict[Choice, str]:
     """Configurations that a better one with another wait represents, each with the reason."""
     first: dict[Choice, Choice] = {}
-    found = {}
+    skipped = {}
     for choice in ranking.order:
         rival = first.setdefault(replace(choice, max_wait_s=0.0), choice)
         if rival != choice:
             waits = f"a wait of {rival.max_wait_s * 1e3:g} ms"
-            found[choice] = f"simulated at {ranking.predicted[choice].offered_rps:.4g}/s, no better than with {waits}"
-    return found
+            skipped[choice] = f"simulated at {ranking.predicted[choice].offered_rps:.4g}/s, no better than with {waits}"
+    return skipped
 
 
 def most_confirmed(configurations: int) -> int:

@@ -32,18 +32,18 @@ class TunedModel:
 
 def goal_of(slo: str, *, min_rate: float | None, rate: float | None, tolerance: float, price_per_hour: float | None) -> Goal:
     """Raises `BadRequest`."""
-    found = _SLO.fullmatch(slo.strip())
-    if found is None:
+    match = _SLO.fullmatch(slo.strip())
+    if match is None:
         raise BadRequest(f"--slo {slo!r} cannot be read", hint="write p99=100ms; percentiles are 50, 90, 95, 99 and 99.9")
     if min_rate is not None and rate is not None:
         raise BadRequest("--min-rate and --rate ask different questions", hint="give only one of them")
-    return Goal(float(found["percentile"]), seconds_of(found["limit"]), min_rate, rate, tolerance, price_per_hour)
+    return Goal(float(match["percentile"]), seconds_of(match["limit"]), min_rate, rate, tolerance, price_per_hour)
 
 
 def seconds_of(text: str) -> float:
     """`90s`, `100ms`, `10m`; a number alone is seconds. Raises `BadRequest`."""
-    found = _DURATION.fullmatch(text.strip())
-    seconds = float(found["number"]) * _UNITS_S[found["unit"] or "s"] if found else math.nan
+    match = _DURATION.fullmatch(text.strip())
+    seconds = float(match["number"]) * _UNITS_S[match["unit"] or "s"] if match else math.nan
     if not 0.0 < seconds < math.inf:
         raise BadRequest(f"{text!r} is no duration", hint="write 100ms, 90s, 10m or 1h")
     return seconds

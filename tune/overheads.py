@@ -34,7 +34,7 @@ def measure_overheads(folder: Path, *, seconds: float) -> Overheads:
             name: TrialStack(name, url, processes, body).saturate(goal, concurrency=_CONCURRENCY, seconds=seconds)
             for name in sizes
         }
-    request_s_of = {name: 1.0 / found.figures.throughput_rps for name, found in rates.items() if found.figures}
+    request_s_of = {name: 1.0 / probed.figures.throughput_rps for name, probed in rates.items() if probed.figures}
     if lone.figures is None or len(request_s_of) < len(sizes):
         raise PenstockError(f"the cost of penstock itself could not be measured: {lone.why or rates}")
     inside_s = sum(lone.stages_ms.get(stage, 0.0) for stage in _STAGES) / 1e3

@@ -113,14 +113,14 @@ def _too_slow(choice: Choice, choices: Sequence[Choice], measured: Measured, goa
 def _beaten(engines: MeasuredEngines, goal: Goal) -> dict[tuple[EngineSettings, int], str]:
     """Engines that are slower, at every batch size, than another one with equally many children and no more cores."""
     fit = {key: measured for key, measured in engines.items() if not refused(measured, goal)}
-    found = {}
+    beaten = {}
     for key, measured in fit.items():
         for other, rival in fit.items():
             if other != key and other[1] == key[1] and _cores(rival.engine) <= _cores(measured.engine):
                 factor = _slower_by(measured, rival)
                 if factor > _CLEARLY:
-                    found[key] = f"slower than {rival.engine.label} at every batch size, by {(factor - 1):.0%} at least"
-    return found
+                    beaten[key] = f"slower than {rival.engine.label} at every batch size, by {(factor - 1):.0%} at least"
+    return beaten
 
 
 def _cores(engine: EngineSettings) -> int:

@@ -157,16 +157,16 @@ class Search:
 
     def _result(self, points: Sequence[Choice], trials: Trials, outcome: SearchOutcome) -> TuneResult:
         question = self._question
-        found = configurations(points, outcome, trials.knowledge, question.goal)
+        judged = configurations(points, outcome, trials.knowledge, question.goal)
         return TuneResult(
             model=question.spec.name,
             version=question.spec.version,
             goal=question.goal,
             space={name: list(values) for name, values in self._measurements.space.items()},
-            configurations=found,
+            configurations=judged,
             measured=tuple(self._measurements.engines.values()),
             overheads=trials.knowledge.overheads,
-            capacity=self._capacity(trials, found),
+            capacity=self._capacity(trials, judged),
             machine=dict(describe_machine()),
             spent=SearchTime(
                 total_s=round(question.budget_s - self._clock.left_s, 3),
@@ -179,8 +179,8 @@ class Search:
             sample="made from the model's schema" if not question.inputs else f"{len(question.inputs)} given",
         )
 
-    def _capacity(self, trials: Trials, found: Sequence[Configuration]) -> RateCapacity | None:
-        return capacity_of(found, trials.knowledge, self._question.goal, observed=trials.observed)
+    def _capacity(self, trials: Trials, judged: Sequence[Configuration]) -> RateCapacity | None:
+        return capacity_of(judged, trials.knowledge, self._question.goal, observed=trials.observed)
 
     def _devices(self) -> int:
         return self._question.spec.slots if self._question.spec.device != "cpu" else 1

@@ -61,26 +61,26 @@ class TuneMachine:
 
 def read_pairs(pairs: Sequence[str]) -> dict[str, list[Any]]:
     """`["batch_size=1,2", "slots=1"]` as lists of text, for `checked`. Raises `BadRequest`."""
-    found: dict[str, list[Any]] = {}
+    space: dict[str, list[Any]] = {}
     for pair in pairs:
         name, equals, values = pair.partition("=")
         if not equals or not values.strip():
             raise BadRequest(f"--space {pair!r} names no values", hint=_HINT)
-        found.setdefault(name.strip(), []).extend(value.strip() for value in values.split(",") if value.strip())
-    return found
+        space.setdefault(name.strip(), []).extend(value.strip() for value in values.split(",") if value.strip())
+    return space
 
 
 def checked(named: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
     """Dimensions under penstock's names, with values of the right type, each once. Raises `BadRequest`."""
-    found: dict[str, tuple[Any, ...]] = {}
+    space: dict[str, tuple[Any, ...]] = {}
     for given, values in named.items():
         name = _ALIASES.get(given, given)
         read = tuple(_value(name, given, value) for value in values)
         name = "max_wait_s" if name == "max_wait_ms" else name
         if not read:
             raise BadRequest(f"{given} has no values", hint=_HINT)
-        found[name] = tuple(dict.fromkeys((*found.get(name, ()), *read)))
-    return found
+        space[name] = tuple(dict.fromkeys((*space.get(name, ()), *read)))
+    return space
 
 
 def _value(name: str, given: str, value: Any) -> Any:

@@ -52,16 +52,16 @@ def read_sweep(path: Path) -> dict[str, list[Any]]:
 
 def sweep_of(given: Mapping[str, Any]) -> dict[str, list[Any]]:
     """The dimensions, checked and under penstock's names; a single value becomes a list of one. Raises `BadRequest`."""
-    found: dict[str, list[Any]] = {}
+    sweep: dict[str, list[Any]] = {}
     for key, value in given.items():
         name = _FORMER.get(key, key)
         if name not in _KINDS:
             known = ", ".join([*_KINDS, *_FORMER])
             raise BadRequest(f"a sweep has no dimension {key!r}; its dimensions are {known}", hint=_HINT)
-        if name in found:
+        if name in sweep:
             raise BadRequest(f"{key} and {name} are one dimension; write one of them", hint=_HINT)
-        found[name] = _values(key, value if isinstance(value, list) else [value])
-    return found
+        sweep[name] = _values(key, value if isinstance(value, list) else [value])
+    return sweep
 
 
 def _values(key: str, given: list[Any]) -> list[Any]:

@@ -99,27 +99,27 @@ class Trials:
         return self.knowledge.stack_model(choice).stretch, self.knowledge.overheads.request_s
 
     def _tries(self, choice: Choice, stack: TrialStack, first: Figures) -> Confirmation:
-        rate, found, why = first.offered_rps, None, ""
+        rate, confirmed, why = first.offered_rps, None, ""
         kept: TrialResult | None = None
         for number in range(_TRIES):
-            if found and self.left_s() < self._seconds(rate) * 2:
+            if confirmed and self.left_s() < self._seconds(rate) * 2:
                 break
             result = self._offer(stack, choice, rate, seed=number + 1)
             if result.figures is not None:
                 self._correct(choice, result, result.figures)
             if result.figures is not None and keeps_goal(result.figures, self.goal):
-                kept, found = result, replace(result.figures, offered_rps=rate)
+                kept, confirmed = result, replace(result.figures, offered_rps=rate)
             else:
                 why = self._missed(result, rate)
                 self._blame_path(choice, rate)
             higher = self._next(choice, rate, kept is result)
-            if higher is None or (found is not None and higher <= found.offered_rps * _HIGHER):
+            if higher is None or (confirmed is not None and higher <= confirmed.offered_rps * _HIGHER):
                 break
             rate = higher
         predicted = predicted_figures(
-            self.knowledge.stack_model(choice), self.goal, (found or first).offered_rps, jobs=_JOBS, seeds=_SEEDS
+            self.knowledge.stack_model(choice), self.goal, (confirmed or first).offered_rps, jobs=_JOBS, seeds=_SEEDS
         )
-        return Confirmation(predicted, found, "" if found else why, dict(kept.stages_ms) if kept else {})
+        return Confirmation(predicted, confirmed, "" if confirmed else why, dict(kept.stages_ms) if kept else {})
 
     def _next(self, choice: Choice, rate: float, kept: bool) -> float | None:
         """The rate to try next; None: no better rate is expected."""

@@ -28,16 +28,16 @@ def drift(answers: Sequence[ModelOutput], references: Sequence[ModelOutput], *, 
     absolute = relative = 0.0
     differing = compared = 0
     for answer, its in zip(answers, references, strict=True):
-        found = list(_pairs(_value(answer), _value(its)))
-        numbers = [(mine, theirs) for mine, theirs in found if _is_number(mine) and _is_number(theirs)]
-        others = [(mine, theirs) for mine, theirs in found if not (_is_number(mine) and _is_number(theirs))]
+        pairs = list(_pairs(_value(answer), _value(its)))
+        numbers = [(mine, theirs) for mine, theirs in pairs if _is_number(mine) and _is_number(theirs)]
+        others = [(mine, theirs) for mine, theirs in pairs if not (_is_number(mine) and _is_number(theirs))]
         differences = [_difference(mine, theirs) for mine, theirs in numbers]
         most = max(differences, default=0.0)
         scale = max((abs(theirs) for _, theirs in numbers if math.isfinite(theirs)), default=0.0)
         absolute = max(absolute, most)
         relative = max(relative, most / scale if scale else most)
         differing += sum(mine != theirs for mine, theirs in others)
-        compared += len(found)
+        compared += len(pairs)
     return Drift(reference, absolute, relative, differing, compared)
 
 

@@ -56,13 +56,13 @@ class BatchTimer:
         """Runs batches back to back in `slots` children side by side. If the engine cannot run, the result has an `error`."""
         began = time.monotonic()
         try:
-            found = self._run(engine, slots, sorted(sizes))
+            measurement = self._run(engine, slots, sorted(sizes))
         except BadRequest:
             raise
         except (PenstockError, OSError) as fault:
             message = fault.message if isinstance(fault, PenstockError) else str(fault)
-            found = EngineMeasurement(Measured(engine, slots, error=message[:300]))
-        return replace(found, measured=replace(found.measured, took_s=time.monotonic() - began))
+            measurement = EngineMeasurement(Measured(engine, slots, error=message[:300]))
+        return replace(measurement, measured=replace(measurement.measured, took_s=time.monotonic() - began))
 
     def _run(self, engine: EngineSettings, slots: int, sizes: Sequence[int]) -> EngineMeasurement:
         spec = spec_for(self.spec, engine, slots, batch_size=max(sizes))
@@ -145,36 +145,36 @@ class _BatchRuns:
 
 def _answers(children: Children, inputs: Sequence[RequestBody]) -> list[ModelOutput]:
     """The answers to the first inputs, one input per batch. Raises `BadRequest` if the model refuses one."""
-    found: list[ModelOutput] = []
+    answers: list[ModelOutput] = []
 
     def keep(child: MeasuredChild, done: BatchDone) -> None:
         for outcome in done.outcomes:
             if isinstance(outcome, Failed):
                 raise BadRequest(f"the model refused the input: {outcome.code}: {outcome.message}", hint=_INPUT_HINT)
-            found.append(ModelOutput(outcome.content_type, bytes(outcome.data)))
+            answers.append(ModelOutput(outcome.content_type, bytes(outcome.data)))
 
     child = children.members[0]
     for item in _items(inputs[:_REFERENCE_INPUTS]):
         child.give([item])
         while child.under_way:
             children.turn(keep)
-    return found
+    return answers
 
 
-def differs_from_itself(found: EngineMeasurement, again: Sequence[ModelOutput], *, tolerance: float) -> str:
+def differs_from_itself(measurement: EngineMeasurement, again: Sequence[ModelOutput], *, tolerance: float) -> str:
     """In what the answers of one engine differ when the same inputs come `again`, twice; empty: they do not."""
-    twice = [*found.answers, *found.answers]
+    twice = [*measurement.answers, *measurement.answers]
     if len(again) != len(twice):
         return ""
     return drift_in_words(drift(again, twice, reference="itself"), tolerance)
 
 
-def with_drift(found: EngineMeasurement, reference: EngineMeasurement) -> Measured:
+def with_drift(measurement: EngineMeasurement, reference: EngineMeasurement) -> Measured:
     """The measurement with the drift of its answers from the reference's."""
-    if found.measured.error or len(found.answers) != len(reference.answers):
-        return found.measured
-    drifted: Drift = drift(found.answers, reference.answers, reference=reference.measured.engine.label)
-    return replace(found.measured, drift=drifted)
+    if measurement.measured.error or len(measurement.answers) != len(reference.answers):
+        return measurement.measured
+    drifted: Drift = drift(measurement.answers, reference.answers, reference=reference.measured.engine.label)
+    return replace(measurement.measured, drift=drifted)
 
 
 def _items(bodies: Sequence[RequestBody]) -> Iterator[Item]:
@@ -217,10 +217,10 @@ def spec_for(spec: ModelSpec, engine: EngineSettings, slots: int, *, batch_size:
 
 def pins_for(spec: ModelSpec, machine: Machine, *, pinning: str) -> list[Pin]:
     """The places that a worker would give its children. Raises `ConfigError` for a device that this machine lacks."""
-    found = plan([spec], machine)
+    layout = plan([spec], machine)
     if pinning == "none":
-        found = unpinned(found)
-    pins = [pin for _, pin in found.pins()]
+        layout = unpinned(layout)
+    pins = [pin for _, pin in layout.pins()]
     if not pins:
         raise ConfigError(f"this machine has no place for {spec.name} on {spec.device}")
     return pins

@@ -54,34 +54,34 @@ class Measurements:
             self.space["pinning"][0],
         )
         self._on_progress("measure", 0.0, engine.label)
-        found = self._measured(engine, 1, slice_s=_SLICE_LEAST_S * 2)
-        if found.measured.error:
-            raise HandlerLoadError(f"{spec.name} does not run as it is declared: {found.measured.error}")
-        self.answers = found.answers
-        if found.largest is not None:
-            self.space = {**default_space(spec, machine, largest_batch=found.largest), **named}
-            fitting = tuple(size for size in self.space["batch_size"] if size <= found.largest)
-            self.space["batch_size"] = fitting or (found.largest,)
+        reference = self._measured(engine, 1, slice_s=_SLICE_LEAST_S * 2)
+        if reference.measured.error:
+            raise HandlerLoadError(f"{spec.name} does not run as it is declared: {reference.measured.error}")
+        self.answers = reference.answers
+        if reference.largest is not None:
+            self.space = {**default_space(spec, machine, largest_batch=reference.largest), **named}
+            fitting = tuple(size for size in self.space["batch_size"] if size <= reference.largest)
+            self.space["batch_size"] = fitting or (reference.largest,)
         if not self._question.inputs:
             self.notes.append("the input was made from what the model declares: give real ones with --input")
-        return self._without_random_answers(found)
+        return self._without_random_answers(reference)
 
-    def _without_random_answers(self, found: EngineMeasurement) -> EngineMeasurement:
+    def _without_random_answers(self, reference: EngineMeasurement) -> EngineMeasurement:
         """The measurement; without its answers if the model does not even agree with itself: then no drift can be judged."""
         question = self._question
-        engine = found.measured.engine
+        engine = reference.measured.engine
         again = self._notebook.get(_AGAIN, key_of(engine), list[ModelOutput])
         if again is None:
-            again = BatchTimer(question.spec, question.machine, question.inputs).answer_again(engine, found.inputs)
+            again = BatchTimer(question.spec, question.machine, question.inputs).answer_again(engine, reference.inputs)
             self._notebook.put(_AGAIN, key_of(engine), again)
-        how = differs_from_itself(found, again, tolerance=question.goal.tolerance)
+        how = differs_from_itself(reference, again, tolerance=question.goal.tolerance)
         if not how:
-            return found
+            return reference
         self.notes.append(
             f"the model's output is random: asked the same again, {how}. No configuration is excluded for its answers; "
             "give the model a fixed seed if they are to be compared"
         )
-        return replace(found, answers=())
+        return replace(reference, answers=())
 
     def measure_engines(self, points: Sequence[Choice], reference: EngineMeasurement) -> None:
         """Every engine of the points, with each number of slots; an engine that is out already is not started again."""
@@ -97,8 +97,8 @@ class Measurements:
             alone = self.engines.get((engine, 1))
             if alone is not None and slots > 1 and self._is_pointless(engine, slots, alone):
                 continue
-            found = self._measured(engine, slots, slice_s=slice_s)
-            self.engines[engine, slots] = with_drift(found, reference)
+            measurement = self._measured(engine, slots, slice_s=slice_s)
+            self.engines[engine, slots] = with_drift(measurement, reference)
 
     def measure_overheads(self, folder: Path) -> Overheads:
         known = self._notebook.get(_OVERHEADS, "", Overheads)
@@ -106,9 +106,9 @@ class Measurements:
             return known
         self._on_progress("overheads", 0.0, "a model that does nothing, on a stack of its own")
         seconds = min(_OVERHEADS_MOST_S, max(_OVERHEADS_LEAST_S, self._question.budget_s / 100))
-        found = measure_overheads(folder, seconds=seconds)
-        self._notebook.put(_OVERHEADS, "", found)
-        return found
+        overheads = measure_overheads(folder, seconds=seconds)
+        self._notebook.put(_OVERHEADS, "", overheads)
+        return overheads
 
     @property
     def machine(self) -> TuneMachine:
@@ -140,6 +140,6 @@ class Measurements:
         if known is not None:
             return known
         question = self._question
-        found = BatchTimer(question.spec, question.machine, question.inputs, slice_s).measure(engine, slots, sizes)
-        self._notebook.put(_MEASURED, key, found)
-        return found
+        measurement = BatchTimer(question.spec, question.machine, question.inputs, slice_s).measure(engine, slots, sizes)
+        self._notebook.put(_MEASURED, key, measurement)
+        return measurement

@@ -67,8 +67,8 @@ class Notebook:
             self._entries[entry.kind, entry.key] = entry.value
 
     def get(self, kind: str, key: str, type_: type[T]) -> T | None:
-        found = self._entries.get((kind, key))
-        return None if found is None else msgspec.json.decode(found, type=type_)
+        entry = self._entries.get((kind, key))
+        return None if entry is None else msgspec.json.decode(entry, type=type_)
 
     def put(self, kind: str, key: str, value: Any) -> None:
         raw = msgspec.Raw(msgspec.json.encode(value))

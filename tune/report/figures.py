@@ -50,11 +50,11 @@ def _configurations(result: TuneResult) -> Chart | None:
 
 
 def _dot(one: Configuration) -> Dot:
-    found = figures_of(one)
-    assert found is not None
+    measured = figures_of(one)
+    assert measured is not None
     color, radius = _LOOKS[one.verdict]
-    title = f"{one.choice.label}: {per_second(found.throughput_rps)} at {milliseconds(found.tail_ms)}"
-    return Dot(found.tail_ms, found.throughput_rps, color, title, radius)
+    title = f"{one.choice.label}: {per_second(measured.throughput_rps)} at {milliseconds(measured.tail_ms)}"
+    return Dot(measured.tail_ms, measured.throughput_rps, color, title, radius)
 
 
 def front(dots: Sequence[Dot]) -> list[Dot]:
@@ -97,9 +97,9 @@ def _map(result: TuneResult) -> Chart | None:
     sizes = sorted({one.choice.batch_size for one in result.configurations})
     slots = sorted({one.choice.slots for one in result.configurations})
     cells = {
-        (str(one.choice.batch_size), str(one.choice.slots)): found.throughput_rps
+        (str(one.choice.batch_size), str(one.choice.slots)): measured.throughput_rps
         for one in best_by_size(result)
-        if (found := figures_of(one))
+        if (measured := figures_of(one))
     }
     chosen = result.winner.choice if result.winner else None
     best = (str(chosen.batch_size), str(chosen.slots)) if chosen else ("", "")

@@ -119,12 +119,12 @@ def case_rows(result: TuneResult, *, most: int) -> list[tuple[str, ...]]:
 
 def best_by_size(result: TuneResult) -> list[Configuration]:
     """The best configuration that keeps the goal, for each batch size and number of slots, in the order of `ranked`."""
-    found: dict[tuple[int, int], Configuration] = {}
+    best: dict[tuple[int, int], Configuration] = {}
     for one in ranked(result):
         figures = figures_of(one)
         if figures and (one.verdict is ConfigurationVerdict.WINNER or keeps(figures, result.goal)):
-            found.setdefault((one.choice.batch_size, one.choice.slots), one)
-    return list(found.values())
+            best.setdefault((one.choice.batch_size, one.choice.slots), one)
+    return list(best.values())
 
 
 def predicted_and_confirmed(result: TuneResult) -> list[tuple[str, ...]]:

@@ -52,29 +52,29 @@ def render(result: TuneResult) -> str:
 
 def _tiles(result: TuneResult) -> dict[str, str]:
     winner = result.winner
-    found = findings.figures_of(winner) if winner else None
-    if winner is None or found is None:
+    measured = findings.figures_of(winner) if winner else None
+    if winner is None or measured is None:
         return {}
     cost = winner.cost_per_million
     memory = winner.device_memory_bytes or winner.memory_bytes
     return {
-        "requests per second": per_second(found.throughput_rps),
-        "p50": milliseconds(found.p50_ms),
-        "p99": milliseconds(found.p99_ms),
-        f"of the p{result.goal.percentile:g} allowed": percent(found.tail_ms / (result.goal.limit_s * 1e3)),
-        "in a batch, on average": number(found.mean_batch) if found.mean_batch else "",
+        "requests per second": per_second(measured.throughput_rps),
+        "p50": milliseconds(measured.p50_ms),
+        "p99": milliseconds(measured.p99_ms),
+        f"of the p{result.goal.percentile:g} allowed": percent(measured.tail_ms / (result.goal.limit_s * 1e3)),
+        "in a batch, on average": number(measured.mean_batch) if measured.mean_batch else "",
         "memory of a slot": size(memory) if memory else "",
         "cost of a million": "" if cost is None else number(cost),
         "under real load": f"{result.spent.confirmed} of {result.spent.configurations}" if result.spent.configurations else "",
     }
 
 
-def _capacity(found: RateCapacity) -> str:
-    where = f"{found.slots} slots on {found.devices} devices" if found.devices else f"{found.slots} slots"
-    spread = f"{found.slots_low} to {found.slots_high}" if found.slots_low != found.slots_high else str(found.slots)
+def _capacity(need: RateCapacity) -> str:
+    where = f"{need.slots} slots on {need.devices} devices" if need.devices else f"{need.slots} slots"
+    spread = f"{need.slots_low} to {need.slots_high}" if need.slots_low != need.slots_high else str(need.slots)
     return (
-        f"{per_second(found.rate)} need {where} of {found.choice.label}; within the error of {percent(found.error)}: {spread}. "
-        f"Basis: {found.basis}."
+        f"{per_second(need.rate)} need {where} of {need.choice.label}; within the error of {percent(need.error)}: {spread}. "
+        f"Basis: {need.basis}."
     )
 
 
@@ -115,12 +115,12 @@ def engine_row(measured: Measured) -> tuple[str, ...]:
     return name, slots, alone, largest, size(memory or None), f"{number(measured.load_s)} s", _drift(measured.drift), calls
 
 
-def _drift(found: Drift | None) -> str:
-    if found is None:
+def _drift(drift: Drift | None) -> str:
+    if drift is None:
         return UNKNOWN
-    if found.differing:
-        return f"{found.differing} of {found.compared} differ"
-    return f"{number(found.relative * 100)} %" if found.relative >= 1e-6 else "none"
+    if drift.differing:
+        return f"{drift.differing} of {drift.compared} differ"
+    return f"{number(drift.relative * 100)} %" if drift.relative >= 1e-6 else "none"
 
 
 def _how(result: TuneResult) -> list[tuple[str, str]]:
@@ -145,8 +145,8 @@ def _how(result: TuneResult) -> list[tuple[str, str]]:
 
 
 def _bytes(result: TuneResult) -> float | None:
-    found = result.machine.get("memory_bytes")
-    return float(found) if isinstance(found, (int, float)) else None
+    memory = result.machine.get("memory_bytes")
+    return float(memory) if isinstance(memory, (int, float)) else None
 
 
 def _versions(result: TuneResult) -> str:

@@ -37,9 +37,9 @@ def configurations(
 ) -> tuple[Configuration, ...]:
     """One per point of the space, by verdict and then by the rate that each reached."""
     winner = outcome.winner(goal)
-    found = [_configuration(point, outcome, knowledge, goal, winner) for point in points]
+    judged = [_configuration(point, outcome, knowledge, goal, winner) for point in points]
     order = list(ConfigurationVerdict).index
-    return tuple(sorted(found, key=lambda one: (order(one.verdict), -reached(one))))
+    return tuple(sorted(judged, key=lambda one: (order(one.verdict), -reached(one))))
 
 
 def reached(one: Configuration) -> float:

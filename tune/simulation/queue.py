@@ -74,18 +74,18 @@ class SimulatedQueue:
 
     def _next_ready(self, limit: int, need_s: float, now: float) -> list[ClaimedJob]:
         """Of the jobs that are looked at, those that have expired leave the line, and those with too little slack step over."""
-        found: list[_Waiting] = []
+        kept: list[_Waiting] = []
         looked_at = 0
         for deadline_at, serial, job in self._ready:
-            if len(found) == limit:
+            if len(kept) == limit:
                 break
             looked_at += 1
             if deadline_at - now >= need_s and deadline_at > now:
-                found.append((deadline_at, serial, job))
+                kept.append((deadline_at, serial, job))
             elif deadline_at > now:
                 _put(self._late, job)
-        self._ready[:looked_at] = found
-        return [job for _, _, job in found]
+        self._ready[:looked_at] = kept
+        return [job for _, _, job in kept]
 
     def _next_late(self, limit: int, now: float) -> list[ClaimedJob]:
         if not limit:

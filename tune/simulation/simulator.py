@@ -238,11 +238,11 @@ def simulate(scenario: Scenario) -> SimulationOutcome:
 def main() -> int:
     """Prints one line per offered load."""
     for load in (0.03, 0.30, 0.60, 0.90, 0.94, 1.20):
-        found = simulate(Scenario(load))
+        run = simulate(Scenario(load))
         sys.stdout.write(
-            f"load {load:4.2f}: on time {found.on_time:6.1%}, goodput {found.goodput:5.2f} of peak, "
-            f"{found.device_ms_per_item:4.2f} device ms per item, p50 {found.p50_ms:4.1f} ms, p99 {found.p99_ms:4.1f} ms, "
-            f"mean batch {found.mean_batch:4.1f}, {found.reasons}\n"
+            f"load {load:4.2f}: on time {run.on_time:6.1%}, goodput {run.goodput:5.2f} of peak, "
+            f"{run.device_ms_per_item:4.2f} device ms per item, p50 {run.p50_ms:4.1f} ms, p99 {run.p99_ms:4.1f} ms, "
+            f"mean batch {run.mean_batch:4.1f}, {run.reasons}\n"
         )
     return 0
 
