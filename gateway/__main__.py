@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> int:
         from penstock.errors import ConfigError
         from penstock.gateway import serving
         from penstock.settings.tables import Settings
-    # A line per malformed request would let anybody fill the disk.
+    # A log line per malformed request would let any client fill the disk.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     logs.configure(libraries=logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""The ASGI callable: submits, predictions and inference straight to their endpoints, every other path to FastAPI."""
+"""The ASGI callable: sends submits, predictions and inference straight to their endpoints, every other path to FastAPI."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ RETRY_START_S = 0.5
 
 
 class Gateway:
-    """One gateway process. Of the requests being served it keeps only their number."""
+    """One gateway process. It keeps no state of requests except how many are open."""
 
     def __init__(
         self,
@@ -112,12 +112,12 @@ class Gateway:
             await self._run_lifespan(receive, send)
 
     def _below_root(self, scope: Scope) -> Scope:
-        """The scope without the root path: some proxies strip their prefix and some do not, and both mean the same path."""
+        """The scope without the root path: some proxies strip their prefix and some do not."""
         root, path = self._root, scope["path"]
         return {**scope, "path": path[len(root) :] or "/"} if path == root or path.startswith(root + "/") else scope
 
     async def start(self) -> None:
-        """Never fails if the store cannot be reached: the gateway then answers 503 and goes on trying."""
+        """Does not fail without a store: the gateway then answers 503 and keeps trying."""
         try:
             await self._store.start()
             await self._store.ping()
@@ -182,7 +182,7 @@ class Gateway:
             self._metrics.on_answer(route, scope, status, time.perf_counter() - started)
 
     def _check(self, scope: Scope, head: Head, *, is_safe: bool) -> None:
-        """`is_safe`: the request runs nothing, so a page of another site may have sent it."""
+        """`is_safe`: the request runs nothing, so requests from pages of other sites are allowed."""
         if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
             raise HeadersTooLarge(f"the request target exceeds {MAX_TARGET_BYTES} bytes")
         hosts = self._hosts
@@ -203,7 +203,7 @@ class Gateway:
         return self._check_key(scope, head, cost=cost_of(scope["method"], scope["path"]))
 
     def _check_key(self, scope: Scope, head: Head, *, cost: float = 1.0) -> Caller:
-        """Check the key before the body is read and the path is looked up: a stranger learns of no route and no model (D15)."""
+        """Check the key before the body is read and the path is looked up: strangers learn no route and no model (D15)."""
         try:
             caller = self._auth.admit(head.get(b"authorization"), (scope.get("client") or ("",))[0], cost)
             connection_of(scope).key_id = caller.key_id
@@ -228,7 +228,7 @@ class Gateway:
             permits.give_back(caller)
 
     def _target(self, scope: Scope) -> tuple[ForeignDoor | None, Any]:
-        """What a request asks for that becomes a job without FastAPI on the way, and the extension's door that has it."""
+        """The target of a request that becomes a job without FastAPI, and the extension's door that serves it."""
         for door in self._doors_before:
             if (target := door.target(scope)) is not None:
                 return door, target
@@ -255,7 +255,7 @@ class Gateway:
             permits.give_back(caller)
 
     def _prediction_permits(self, head: Head) -> Shares:
-        """A stream may go on for as long as its job may, so it takes no permit of those who wait for one answer."""
+        """A stream may last as long as its job, so it takes a permit of its own kind."""
         return self.services.streams if is_streamed(head.get(b"accept", b"")) else self.services.predictions
 
     def _take(self, permits: Shares, caller: Caller) -> None:
@@ -271,7 +271,7 @@ class Gateway:
         return self._explain if target.route.startswith(EXPLAIN) else self._submit
 
     async def _answer_page(self, pages: Pages, scope: Scope, receive: Receive, send: Send, head: Head) -> tuple[str, int]:
-        """Serve a page of the dashboard: a browser's session stands for a key, and a stranger gets the sign-in page."""
+        """Serve a page of the dashboard: a browser's session replaces a key; without one, answer with the sign-in page."""
         if not self._auth.keyed or b"authorization" in head or self._rules.is_public(scope["path"]):
             scope["caller"] = self._admit(scope, head)
             return await self._answer_with_fastapi(scope, receive, send)
@@ -289,7 +289,7 @@ class Gateway:
         return await self._answer_with_fastapi(scope, receive, send)
 
     async def _answer_with_fastapi(self, scope: Scope, receive: Receive, send: Send) -> tuple[str, int]:
-        """Routed by FastAPI, on a permit among the open requests unless it is a probe."""
+        """Answer with FastAPI, holding a permit of the open requests unless it is a probe."""
         if scope["method"] == "HEAD":
             head_only = HeadOnly(scope, send)
             scope, receive, send = head_only.scope, head_only.receive, head_only.send
@@ -315,7 +315,7 @@ class Gateway:
         try:
             await self._api(scope, receive, send_and_note)  # type: ignore[arg-type]
         except Exception:
-            # FastAPI answers a bug through our handler, then raises it once more for servers that log it.
+            # After our handler has answered a bug, FastAPI raises it again for servers that log it.
             if status[0] == CLIENT_GONE:
                 raise
         finally:

@@ -22,9 +22,9 @@ log = structlog.get_logger(__name__)
 
 def problem_of(error: Exception, scope: Scope, given_id: bytes | None, words: Sequence[Wording]) -> ProblemResponse:
     """The response to a request that failed with `error`; `given_id` is the caller's own X-Request-Id. `words`:
-    of protocols whose clients get the refusal in a form of their own.
+    how other protocols word a refusal.
 
-    Logs what an operator has to know: a store that cannot be reached, and bugs with their traceback.
+    Logs what an operator must know: an unreachable store, and bugs with their traceback.
     """
     request_id, instance = problems.request_id_of(given_id), scope["path"][:200]
     trace = scope.get("trace") or caller_trace_in(scope["headers"])
@@ -57,9 +57,9 @@ def from_framework(error: Exception, request: Request, routers: Iterable[APIRout
 
 
 def methods_of_path(scope: Scope, routers: Iterable[APIRouter]) -> list[str]:
-    """Every method that some route takes at this path. The framework's own 405 names only those of the first route.
+    """Every method that the routes of this path accept. The framework's own 405 names only the first route's.
 
-    Where a route has the very path, as /v1/jobs/events has, no route counts that would take its last part for a name.
+    If a route has exactly this path, such as /v1/jobs/events, routes with a parameter as last part do not count.
     """
     routes = [route for router in routers for route in router.routes if route.matches(scope)[0] is not Match.NONE]
     named = [route for route in routes if getattr(route, "path", "") == scope["path"]]

@@ -1,4 +1,4 @@
-"""What an extension serves in a gateway, and where each part of it is called (docs/design/extensions.md)."""
+"""What an extension adds to a gateway, and where each part is called (docs/design/extensions.md)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ForeignTarget(Protocol):
 
 
 class ForeignDoor(Protocol):
-    """Answers requests that become jobs without FastAPI on the way; returns the status that was sent."""
+    """Answers requests that become jobs without FastAPI; returns the status that was sent."""
 
     def target(self, scope: Scope) -> Any: ...
 
@@ -64,7 +64,7 @@ class PathListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How the refusals of these paths are worded."""
+    """Words the refusals of these paths."""
 
     speaks: Callable[[str], bool]
     worded: Callable[[ProblemResponse, Exception], ProblemResponse]
@@ -80,11 +80,11 @@ class RpcPart:
 
 @dataclass(frozen=True, slots=True)
 class GatewayPart:
-    """`doors` answer paths that nobody else does, `doors_before` may take ours. `rules`: who may call the routes.
-    `check_key` raises `ConfigError` for a key that is made at run time with settings of the extension that it cannot have.
+    """`doors` answer paths that no other part serves, `doors_before` may take ours. `rules`: who may call the routes.
+    `check_key` raises `ConfigError` for a key made at run time with wrong settings of the extension.
     `document` adds routes to the OpenAPI document, `scrape` text to the metrics. `run`: members of the body that starts a run.
     `listeners` answer before keys are looked at; `asides` are ports of their own. `beside` runs for as long as the process
-    serves, with stores of its own. `timeline`: what the timeline of a job says besides ours.
+    serves, with stores of its own. `timeline`: additions to a job's timeline.
     """
 
     routers: Sequence[APIRouter] = ()
@@ -110,13 +110,13 @@ def words_of(parts: Sequence[GatewayPart]) -> list[Wording]:
 
 
 def parts_of(services: Services) -> tuple[GatewayPart, ...]:
-    """What the extensions of this environment serve. An extension that is off returns None, and has imported nothing."""
+    """The parts of the installed extensions. An extension that is off returns None and has imported nothing."""
     parts = [load_part(one.gateway)(services) for one in installed() if one.gateway]
     return tuple(part for part in parts if part is not None)
 
 
 class DifferingWorkers:
-    """Workers whose extensions are not this gateway's, so that what an extension does in the store is done by half (D136).
+    """Workers with other extensions than this gateway: half of such an extension's work in the store is missing (D136).
 
     `ours`: the extensions with functions that are installed here.
     """
@@ -126,7 +126,9 @@ class DifferingWorkers:
         self._logged: set[str] = set()
 
     def look(self, workers: Sequence[WorkerInfo]) -> None:
-        """Log once of each worker what is missing there or here. A worker of an earlier release does not say what it has."""
+        """Log once per worker which extensions are missing there or here. Workers of an earlier release do not announce
+        theirs.
+        """
         differing = {one.name: set(one.extensions) for one in workers if one.extensions is not None}
         differing = {name: theirs for name, theirs in differing.items() if theirs != self._ours}
         for name in sorted(differing.keys() - self._logged):

@@ -25,7 +25,7 @@ class WholeFile(FileResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [item for item in scope["headers"] if item[0] not in (b"range", b"if-range")]
-        # A HEAD must not read the file; routes see it as a GET.
+        # Routes see a HEAD as a GET, but a HEAD must not read the file.
         method = "HEAD" if scope.get(HEAD_ONLY) else scope["method"]
         await super().__call__({**scope, "method": method, "headers": headers}, receive, send)
 

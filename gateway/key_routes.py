@@ -48,7 +48,7 @@ _SECRET = {"cache-control": "no-store"}
 
 
 class KeyRoutes:
-    """Over HTTP; `penstock keys` and the clients send what they have to say here."""
+    """`penstock keys` and the clients call these routes."""
 
     def __init__(self, services: Services, checks: Sequence[Callable[[Key], None]]) -> None:
         self._checks = checks
@@ -69,7 +69,7 @@ class KeyRoutes:
         return router
 
     async def make(self, request: Request, caller: CallerParam) -> Response:
-        """The key with its secret, which nobody can read again. It counts at every gateway within `within_s` seconds."""
+        """The key with its secret, which cannot be read again. Every gateway accepts it within `within_s` seconds."""
         self._require_operator(caller)
         given = await json_body(request, self._settings.gateway, self._uploads)
         secret = new_secret()
@@ -92,7 +92,7 @@ class KeyRoutes:
         return json_response({"data": ours + [view for view in stored if not self._auth.declares(view["id"])]})
 
     async def revoke(self, key_id: str, request: Request, caller: CallerParam) -> Response:
-        """The key opens nothing any more, at every gateway within `within_s` seconds, and its open streams end."""
+        """Every gateway refuses the key within `within_s` seconds, and its open streams end."""
         self._require_operator(caller)
         self._refuse_declared(key_id, "Take it out of [[keys]] and restart its gateways")
         while True:
@@ -106,7 +106,7 @@ class KeyRoutes:
         return json_response({"id": key_id, "revoked": True, "within_s": KNOWN_WITHIN_S})
 
     def _require_operator(self, caller: Caller) -> None:
-        """A token expires, and a key that was made with it would not."""
+        """Tokens may not make keys: a token expires, but its key would not."""
         if not self._auth.keyed:
             raise Conflict(
                 "this gateway has no keys: it serves every program on this machine",
@@ -150,7 +150,7 @@ class KeyRoutes:
 
 
 def _make_schema() -> dict[str, Any]:
-    """With the settings that extensions add."""
+    """The schema with the settings that extensions add."""
     known = key_class().model_json_schema()["properties"]
     own = {
         name: {word: value for word, value in known[name].items() if word not in _OF_PYDANTIC} for name in added_key_settings()
@@ -159,7 +159,7 @@ def _make_schema() -> dict[str, Any]:
 
 
 def key_view(key: Key, made: StoredKey | None = None) -> Mapping[str, Any]:
-    """What may be shown of a key. `made` None: it is declared in the settings."""
+    """The public view of a key. `made` None: it is declared in the settings."""
     return {
         "id": key.id,
         "owner": key.owner,

@@ -132,7 +132,7 @@ _READ_CONTENT: dict[str, dict[str, Any]] = {
 
 
 def document(app: FastAPI, models: Mapping[str, ModelEntry], *, keyed: bool = False) -> dict[str, Any]:
-    """Built anew for each call, since models come and go. `keyed`: with the roles that each route requires."""
+    """Built for each call, because models come and go. `keyed`: with the roles that each route requires."""
     described = copy.deepcopy(app.openapi())
     schemas = described.setdefault("components", {}).setdefault("schemas", {})
     schemas.pop("HTTPValidationError", None)
@@ -153,7 +153,7 @@ def document(app: FastAPI, models: Mapping[str, ModelEntry], *, keyed: bool = Fa
 
 
 def _problem_schema() -> dict[str, Any]:
-    """With a few of the codes that this gateway answers with."""
+    """The schema of a problem, with example codes."""
     code = {**_TEXT, "examples": sorted(titles())[:5]}
     return {**_PROBLEM_SCHEMA, "properties": {**_PROBLEM_SCHEMA["properties"], "code": code}}
 
@@ -271,7 +271,7 @@ def _contents(entry: ModelEntry, version: VersionEntry, schemas: dict[str, Any])
 
 
 def _answers(info: VersionInfo, output: dict[str, Any]) -> dict[str, Any]:
-    """The media types of the output. Where the handler's annotation does not say, it may be bytes, or a bundle of files."""
+    """The media types of the output. Without a handler's annotation the output may be bytes or a bundle of files."""
     content = {media: output if media == "application/json" else _FILE for media in info.answers}
     if not content and output:
         return {"application/json": output}
@@ -279,12 +279,12 @@ def _answers(info: VersionInfo, output: dict[str, Any]) -> dict[str, Any]:
 
 
 def _takes_forms(schema: dict[str, Any] | None) -> bool:
-    """Whether a form can be the whole input: it has fields, or it is a file. Of an input without a schema nothing is known."""
+    """Whether a form can be the whole input: it has fields, or it is a file. False without a schema."""
     return bool(schema) and (form_fields(schema) is not None or is_file_schema(schema))
 
 
 def _streamed(version: VersionEntry) -> dict[str, Any]:
-    """The further answers to a prediction of a model that yields: the events of its job."""
+    """The other answers to a prediction of a streaming model: the events of its job."""
     streams = version.info is not None and version.info.streams
     return {"text/event-stream": {}, "application/x-ndjson": {}} if streams else {}
 

@@ -1,4 +1,4 @@
-"""The routes of operators: models, profiles and queues, keys, and `GET /v1/audit`, which says who did what."""
+"""The routes of operators: models, profiles and queues, keys, and the audit log at `GET /v1/audit`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class AuditRoutes:
 
 
 def act_view(act: Act) -> dict[str, Any]:
-    """`outcome` null: not known, because the gateway or the store went away while the act was under way."""
+    """`outcome` null: unknown, because the gateway or the store was lost during the act."""
     return {
         "number": act.number,
         "at": rfc3339(act.at),

@@ -1,4 +1,4 @@
-"""What operators do to a model or a worker that serves: pause, resume, change limits, purge, drain. Each is safe to repeat."""
+"""Operations on models and workers that serve: pause, resume, change limits, purge, drain. Each is safe to repeat."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from penstock.gateway.models.rollouts import read_object
 from penstock.gateway.models.views import model_view
 from penstock.rollout import CHANGEABLE_LIMITS, check_limits
 
-# One request cancels at most this many jobs, so that it takes no longer than a moment; whoever wants more asks again.
+# One request cancels at most this many jobs, so that it is short; clients repeat it for more.
 PURGE_JOBS = 500
 _PURGE_CALL = 100
-# Of workers that are gone too: a worker that comes back under its name is still drained.
+# Includes workers that are gone: a worker that comes back under its name is still drained.
 MOST_DRAINED = 1_000
 _LIMITS: dict[str, Any] = {
     "type": "object",
@@ -35,27 +35,27 @@ _LIMITS: dict[str, Any] = {
 
 
 class Operations:
-    """What the routes and the dashboard call. After a change of a model the registry has seen it."""
+    """Used by the routes and the dashboard. After a change of a model, the registry is refreshed."""
 
     def __init__(self, store: AsyncStore, models: ModelRegistry) -> None:
         self._store = store
         self._models = models
 
     async def pause(self, model: str, *, is_paused: bool) -> dict[str, Any]:
-        """The model. Its jobs are accepted and wait; what workers hold already runs. Raises `NotFound`."""
+        """Pause and return the model. Its jobs are accepted and wait; jobs that workers hold still run. Raises `NotFound`."""
         await self._models.find(model)
         await change_rollout(self._store, model, lambda rollout: rollout.pause(is_paused=is_paused))
         return await self._view(model)
 
     async def limit(self, model: str, limits: Mapping[str, Any]) -> dict[str, Any]:
-        """The model, with these limits for the jobs that come from now on. Raises `NotFound`, `InvalidInput`."""
+        """Set these limits for future jobs and return the model. Raises `NotFound`, `InvalidInput`."""
         await self._models.find(model)
         checked = check_limits(limits)
         await change_rollout(self._store, model, lambda rollout: rollout.limited(checked))
         return await self._view(model)
 
     async def purge(self, model: str) -> tuple[int, bool]:
-        """Cancel waiting jobs, at most `PURGE_JOBS`: how many, and whether there may be more. Raises `NotFound`."""
+        """Cancel up to `PURGE_JOBS` waiting jobs; returns how many, and whether there may be more. Raises `NotFound`."""
         entry, _ = await self._models.find(model)
         cancelled, has_more = 0, False
         for queue in queues_of_model(entry.info):
@@ -68,7 +68,7 @@ class Operations:
         return cancelled, has_more
 
     async def drain(self, worker: str, *, is_drained: bool) -> None:
-        """Have a worker take no more jobs, or take some again. Raises `NotFound`, `Conflict`."""
+        """Have a worker stop or resume taking jobs. Raises `NotFound`, `Conflict`."""
         drains = await self._store.send(registry.drains())
         alive = {one.name for one in await self._store.workers()}
         if worker not in (alive if is_drained else alive | drains.keys()):
@@ -81,7 +81,7 @@ class Operations:
             raise Conflict(f"somebody else has just changed worker {worker[:100]!r}", hint="Look at it, then try again.")
 
     async def _forget(self, drains: Mapping[str, bytes], alive: set[str]) -> None:
-        """Make room: drained workers that are gone."""
+        """Remove drained workers that are gone, to make room."""
         gone = [name for name in drains if name not in alive]
         if not gone:
             raise Conflict(f"{len(drains)} workers are drained already", hint="Resume or stop some of them first.")

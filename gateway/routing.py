@@ -1,4 +1,4 @@
-"""The paths that FastAPI serves, all but those of the submit families: their document, and how their errors are answered."""
+"""The paths that FastAPI serves, all except the submits: their document, and the responses to their errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.gateway.services import Services
 
 
 class RoutedApi:
-    """`app` serves `routers`, the last of which is that of `pages` if there are pages."""
+    """`app` serves `routers`. If there are `pages`, their router is the last one."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class RoutedApi:
         self.app.state.rules = rules
 
     def _build(self) -> FastAPI:
-        # Off: FastAPI's own pages, which load foreign scripts, and its document, which knows nothing of the models.
+        # FastAPI's own pages are off, because they load foreign scripts; so is its document, which lacks the models.
         app = FastAPI(
             title="penstock",
             version="1",
@@ -58,7 +58,7 @@ class RoutedApi:
             dependencies=[Depends(authorize)],
         )
         for router in self._routers:
-            # The pages note acts themselves, once they know that one of them sent the form.
+            # The pages record acts themselves, after they have checked the form's origin.
             notes = [] if self._pages is not None and router is self._routers[-1] else [Depends(self._audit.note)]
             app.include_router(router, dependencies=notes)
         app.add_api_route(
@@ -92,5 +92,5 @@ class RoutedApi:
 
 
 async def _end_unheard(_: Request, __: Exception) -> Response:
-    """The client hung up, at any point of a route: that is no bug, and nobody reads the answer."""
+    """The client disconnected during a route: that is not a bug, and no response is read."""
     return Response(status_code=CLIENT_GONE)

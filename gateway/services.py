@@ -1,4 +1,4 @@
-"""What doors are made of: one record, of which each takes what it needs (docs/design/extensions.md)."""
+"""The services that doors are built from, as one record (docs/design/extensions.md)."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ Held = AbstractContextManager[None]
 @dataclass(frozen=True)
 class Services:
     """`requests`, `predictions`, `streams`: the permits of callers, by what they wait for. `shares_port`: siblings bind
-    the same port. `on_chosen`: what is called for each stored job of a version that a chooser took.
+    the same port. `on_chosen`: called for each stored job whose version a chooser picked.
 
-    What stands below the fields is made when it is first asked for, out of them.
+    The properties below the fields are made from them on first use.
     """
 
     settings: Settings
@@ -148,11 +148,11 @@ class Services:
         return Health(self.store, registry=self.registry, lifetime=self.lifetime)
 
     def reading(self, caller: Caller) -> Held:
-        """The permit of a client that reads a large answer, which may take long, instead of that among the predictions."""
+        """A permit for reading a large answer, which may take long, in exchange for the permit of the predictions."""
         return self.waiting.reading(caller, instead_of=self.predictions)
 
     def awaiting(self, caller: Caller) -> Held:
-        """A permit among the predictions, instead of the request's own."""
+        """A permit of the predictions, in exchange for the request's own."""
         return self.predictions.held(caller, instead_of=self.requests)
 
     def streaming(self, caller: Caller, *, instead_of: Shares) -> Held:

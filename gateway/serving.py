@@ -1,4 +1,4 @@
-"""Serving: what the settings mean for a gateway, and one process or several on one port."""
+"""Serves a gateway by its settings, as one process or as several on one port."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
 
 
 def listeners_beside(gateway: Gateway, settings: Settings, *, shared: bool) -> list[ListeningSocket]:
-    """The private port of metrics, and those of extensions, where the settings name them. Raises `ConfigError`."""
+    """The private port of metrics, and the ports of extensions, if the settings name them. Raises `ConfigError`."""
     table, listeners = settings.gateway, list[ListeningSocket]()
     private = bind_aside(table)
     if private is not None:
@@ -98,7 +98,7 @@ def grpc_ports(gateway: Gateway, settings: Settings, *, shared: bool) -> list[Se
     if not wanted:
         return []
     _need_grpc(wanted[0])
-    # gRPC takes some megabytes, and few gateways serve it.
+    # Imported here: gRPC takes some megabytes, and few gateways serve it.
     from penstock.gateway.rpc.guard import RpcGuard
     from penstock.gateway.rpc.server import RpcShared, message_permits, stream_permits
 
@@ -117,9 +117,9 @@ def _need_grpc(setting: str) -> None:
 
 
 def _settle_memory() -> None:
-    """Keep the garbage collector from looking at loaded modules, which stay until the end, and let it run seldom.
+    """Exclude loaded modules, which stay until the end, from garbage collection, and let it run seldom.
 
-    Requests leave few cycles. By default Python would look for them every 700 objects, several times per batch of responses.
+    Requests leave few cycles. By default Python would collect every 700 objects, several times per batch of responses.
     """
     gc.collect()
     gc.freeze()
@@ -137,7 +137,7 @@ class SideBySide:
 
     def run(self) -> int:
         table = self._settings.gateway
-        # Bound but not listening: this socket turns port 0 into a number for all children and takes no connection.
+        # Bound but not listening: this socket turns port 0 into a number for all children and accepts no connections.
         with bind(table.host, table.port, shared=True) as reserved:
             port = reserved.getsockname()[1]
             for number in (signal.SIGTERM, signal.SIGINT):

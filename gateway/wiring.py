@@ -36,7 +36,7 @@ class GatewayParts:
         self.services = services
         self.submit = SubmitEndpoint(services)
         self.predict, self.explain = services.predict, PredictEndpoint(services, call=Call.EXPLAIN)
-        # Before the pages and the routes: an extension may say who is let in.
+        # Before the pages and the routes: an extension may decide who is admitted.
         self.extensions = parts_of(services)
         services.registry.watchers.append(DifferingWorkers(one.name for one in lua_extensions()).look)
         self.rules = joined([OWN, *(part.rules for part in self.extensions)])
@@ -46,11 +46,11 @@ class GatewayParts:
 
     @property
     def api(self) -> FastAPI:
-        """What serves every path but those of the submit families."""
+        """The application for every path except the submits."""
         return self._routed.app
 
     async def scrape_privately(self) -> bytes:
-        """The metrics with what only the operator may know."""
+        """The metrics, including those that only the operator may see."""
         return await self.scrape(private=True)
 
     async def scrape(self, *, private: bool = False) -> bytes:
@@ -68,11 +68,11 @@ class GatewayParts:
         return Pages(services, parts, document=self.document)
 
     def document(self) -> dict[str, Any]:
-        """The OpenAPI document. The pages show it and are among its paths, so they are made before it."""
+        """The OpenAPI document. Its paths include the pages, which show it, so they are made first."""
         return self._routed.document()
 
     def _routers(self) -> list[APIRouter]:
-        """Every path but those of the submit families."""
+        """Every path except the submits."""
         services = self.services
         return [
             *self._job_routers(),
@@ -91,6 +91,6 @@ class GatewayParts:
         cancels = CancelTagged(store, registry=services.registry, job_log=services.job_log)
         timelines = [part.timeline for part in self.extensions if part.timeline is not None]
         reads, inbox = JobReads(services, many, timelines), InboxRoutes(services.inbox)
-        # The router of many comes first, or /v1/jobs/events would be taken for a job named events.
+        # The router of many jobs comes first, or /v1/jobs/events would match as a job named events.
         parts = (SubmitMany(services), many, cancels, reads, services.replays, events, inbox)
         return [part.router() for part in parts]

@@ -1,1 +1,1 @@
-"""HTTP itself: connections, bodies, headers, problems. Knows nothing of models and jobs."""
+"""HTTP itself: connections, bodies, headers, problems. Independent of models and jobs."""

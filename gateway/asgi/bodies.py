@@ -16,7 +16,7 @@ import orjson
 from penstock.errors import BadRequest, InvalidInput
 from penstock.inputs.input_shape import Bounds, misfit, ragged, shape_fits, wanted
 
-# A full parse of more would block the event loop for milliseconds. Of larger bodies only the form is checked there.
+# Parsing more would block the event loop for milliseconds. Larger bodies are only checked for well-formedness there.
 WHOLE_PARSE_BYTES = 256 * 1024
 MAX_VALUES = 500_000
 MAX_ERRORS = 10
@@ -33,7 +33,7 @@ MAX_JSON_DEPTH = 64
 
 
 def parse_json(body: bytes, *, max_depth: int = MAX_JSON_DEPTH) -> Any:
-    """The value, or `UNBUILT` for a body too large to be built on the event loop.
+    """The value, or `UNBUILT` for a body too large to parse on the event loop.
 
     Raises `BadRequest` for JSON that is malformed, is nested too deep, or names a member of an object twice.
     """
@@ -52,11 +52,11 @@ def parse_json(body: bytes, *, max_depth: int = MAX_JSON_DEPTH) -> Any:
 
 
 def refuse_repeats(body: bytes, value: Any) -> None:
-    """Raises `BadRequest` for an object that names a member twice: parsers differ in which of the two they take."""
+    """Raises `BadRequest` for an object that names a member twice: parsers differ in which value they take."""
     colons = body.count(b":")
     if colons < 2:
         return
-    # Serialized again, the value lacks the repeated member and so at least one colon, unless an escaped colon makes up for it.
+    # The reserialized value lacks the repeated member and so at least one colon, unless an escaped colon replaces it.
     escaped = b"\\u003a" in body or b"\\u003A" in body
     if not escaped and orjson.dumps(value).count(b":") == colons:
         return
@@ -89,7 +89,7 @@ def _too_deep(limit: int) -> BadRequest:
 def is_deeper_than(body: bytes, limit: int) -> bool:
     """Whether well-formed JSON nests deeper than `limit`. All steps run in C."""
     brackets = _STRING.sub(b"", body).translate(None, _ONLY_BRACKETS)
-    # Most brackets of a real body are innermost pairs: without those, little is left to walk.
+    # Most brackets of a real body are innermost pairs: removing them leaves little to walk.
     for level in range(3):
         brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
         if not brackets:
@@ -99,7 +99,9 @@ def is_deeper_than(body: bytes, limit: int) -> bool:
 
 
 def is_cheap_to_build(body: bytes) -> bool:
-    """False for a body of very many small values: building them would block the process. Only the worker checks such a body."""
+    """False for a body with too many small values: building them would block the process. Only the worker checks such a
+    body.
+    """
     return body.count(b",") < MAX_VALUES
 
 
@@ -113,7 +115,7 @@ def check_schema(value: Any, validator: jsonschema_rs.Validator, schema: Mapping
 
 
 def _describe(fault: jsonschema_rs.ValidationError) -> Iterator[dict[str, str]]:
-    """The fault in words. For a choice of forms (`anyOf`): the faults of the form with the right type, or that none fits."""
+    """The fault in words. For `anyOf`: the faults of the form with the right type, or that no form fits."""
     forms: list[list[jsonschema_rs.ValidationError]] = getattr(fault.kind, "context", None) or []
     right_type = next((form for form in forms if not any(_has_other_type(inner, fault) for inner in form)), None)
     if right_type is not None:
@@ -135,7 +137,7 @@ def _shortened(message: str) -> str:
 
 
 def shape_faults(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[list[str | int], str]]:
-    """Path and sentence for each array in `value` whose shape does not fit its schema; nothing if the fault is another one.
+    """Path and sentence for each array in `value` whose shape does not fit its schema; empty for other faults.
 
     One sentence on the shape replaces the schema's own faults, which would be one per row.
     """
@@ -161,7 +163,7 @@ def _arrays(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[list[str | 
 
 
 def _bounds(schema: Mapping[str, Any]) -> Bounds:
-    """Least and most length by dimension, outermost first; empty unless the schema is of arrays of plain values."""
+    """Minimum and maximum length by dimension, outermost first; empty unless the schema describes arrays of plain values."""
     bounds = []
     inner: Any = schema
     while isinstance(inner, dict) and inner.get("type") == "array":
@@ -174,7 +176,7 @@ def _fault(name: str, value: list[Any], bounds: Bounds) -> str:
     shape = _shape(value)
     if shape is not None:
         return "" if shape_fits(shape, bounds) else misfit(name, shape, bounds)
-    # Rows of free length may differ in length, and then the fault is another one.
+    # If the length of rows is not limited, rows may differ: the shape is not the fault.
     fixed = any(low == high for low, high in bounds[1:])
     return f"{ragged(name)}; the model takes {wanted(bounds)}" if fixed else ""
 

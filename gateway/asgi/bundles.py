@@ -1,4 +1,4 @@
-"""A bundle as its readers get it: JSON with links, each file by itself, or everything at once as a form."""
+"""A bundle as a response: JSON with links, a single file, or everything as a form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _VARY = {"vary": "accept"}
 
 
 async def bundle_content(reader: BlobReader, job: JobId, accept: str) -> Content:
-    """The JSON; for whoever accepts `multipart/form-data` or `multipart/mixed`, the JSON as its part `result` and the files."""
+    """The JSON; as a form with the part `result` and the files if the client accepts `multipart/form-data` or
+    `multipart/mixed`.
+    """
     bundle = await read_bundle(reader)
     json = await _bytes(reader, *bundle.json)
     json = json.replace(bundle.token.encode(), f"/v1/jobs/{job}/result/parts".encode())
@@ -38,7 +40,7 @@ async def bundled_content(reader: BlobReader, job: JobId, place: int) -> Content
 
 
 async def bundled_file(reader: BlobReader, job: JobId, place: int) -> tuple[BundledFile, BlobReader]:
-    """What the head says of one file, and its bytes. Raises `NotFound`."""
+    """The entry of one file in the bundle's head, and its bytes. Raises `NotFound`."""
     bundle = await read_bundle(reader)
     if not 0 <= place < len(bundle.files):
         raise NotFound(f"the output of job {job} has {len(bundle.files)} files, counted from 0; there is no file {place}")
@@ -47,7 +49,7 @@ async def bundled_file(reader: BlobReader, job: JobId, place: int) -> tuple[Bund
 
 
 async def read_bundle(reader: BlobReader) -> Bundle:
-    """Where the parts of the bundle lie."""
+    """The places of the bundle's parts."""
     length = head_length(await _bytes(reader, 0, HEAD_LENGTH_BYTES))
     return decode_head(await _bytes(reader, HEAD_LENGTH_BYTES, HEAD_LENGTH_BYTES + length))
 

@@ -1,4 +1,6 @@
-"""Until when an answer can be sent: the client's connection, with deadlines for slow clients, and the process's lifetime."""
+"""The client's connection, with deadlines for slow clients, and the process's lifetime: both limit when an answer can be
+sent.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from penstock.gateway.asgi.door import Door
 
 CONNECTION = "penstock.connection"
-# Requests that still wait are answered this long before the server would cut them off.
+# Waiting requests are answered this long before the server would cut them off.
 ANSWER_MARGIN_S = 2.0
 HEAD_S = 10.0
 BODY_S = 30.0
@@ -29,13 +31,13 @@ MAX_HEAD_BYTES = 64 * 1024
 
 @dataclass(slots=True)
 class Lifetime:
-    """Where this process stands between start and end. `started`: the store was reached once. Moments are monotonic seconds."""
+    """The phase of this process between start and end. `started`: the store was reached once. Moments are monotonic seconds."""
 
     started: bool = False
     cut_at: float = math.inf
 
     def drain(self, grace_s: float) -> None:
-        """The process is no longer ready: long polls are answered at once, predictions shortly before `grace_s` is over."""
+        """Make the process not ready: long polls are answered at once, predictions shortly before `grace_s` is over."""
         self.cut_at = min(self.cut_at, time.monotonic() + grace_s - ANSWER_MARGIN_S)
 
     def is_draining(self) -> bool:
@@ -48,8 +50,7 @@ class Lifetime:
 class ClientConnection:
     """The connection of a waiting request: `lost` once the client has hung up, and `on_lost` is called at that moment.
 
-    `phrase`: the reason phrase of the next response, in the place of the usual one; None: the usual one. `key_id`: the key of
-    its last request.
+    `phrase`: the reason phrase of the next response; None: the standard one. `key_id`: the key of the last request.
     """
 
     def __init__(self) -> None:
@@ -65,15 +66,17 @@ class ClientConnection:
 
 
 def connection_of(scope: Mapping[str, Any]) -> ClientConnection:
-    """The connection behind a request. Without one, as in tests that call the application directly, it is never lost."""
+    """The connection behind a request. A request without one, as in tests that call the application directly, gets one that is
+    never lost.
+    """
     connection: ClientConnection | None = scope.get(CONNECTION)
     return connection if connection is not None else ClientConnection()
 
 
 class SingleWriteTransport:
-    """Writes the head of one response together with its body: apart they are two system calls, and the client wakes twice.
+    """Writes the head of one response together with its body: separate writes are two system calls and wake the client twice.
 
-    Stands in for the transport. A head waits only if a body of a known length must follow.
+    Replaces the transport. A head waits only if a body of known length follows.
     """
 
     def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
@@ -94,7 +97,7 @@ class SingleWriteTransport:
             self._transport.write(data)
 
     def _worded(self, data: bytes) -> bytes:
-        """The head of a response with the reason phrase that was asked for. ASGI has none."""
+        """The head of a response with the connection's reason phrase, which ASGI cannot set."""
         connection = connection_of(self._cycle.scope)
         if connection.phrase is None or not self._cycle.response_started:
             return data
@@ -124,23 +127,23 @@ class SingleWriteTransport:
 
 
 def close_slowly(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-    """Close behind a response that came before the end of the request.
+    """Close after a response that was sent before the end of the request.
 
-    Closing with unread bytes resets the connection, and the client may lose the response: so read and drop for a moment.
+    Closing with unread bytes resets the connection, and the client may lose the response. So read and drop for a moment.
     """
     transport.write_eof()
     loop.call_later(LINGER_S, transport.close)
 
 
 def write_in_one(cycle: RequestResponseCycle | Any) -> None:
-    """Have the response of `cycle`, which has not begun, written with one system call."""
+    """Write the response of `cycle`, which has not begun, with one system call."""
     cycle.transport = SingleWriteTransport(cycle.transport, cycle)
 
 
 def keep_open(cycle: RequestResponseCycle | Any, lifetime: Lifetime) -> None:
     """Keep the connection of an HTTP/1.0 client that asks for it, as `ab -k` does.
 
-    Such a client learns of the end of a response by its length alone, so a response without one still ends the connection.
+    Such a client finds the end of a response only by its length, so a response without one still ends the connection.
     """
     send = cycle.send
 
@@ -228,19 +231,19 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def announce_end(self) -> None:
-        """Have the response under way say `Connection: close`, so that the client sends its next request elsewhere."""
+        """Add `Connection: close` to the response under way, so that the client sends its next request elsewhere."""
         cycle: Any = self.cycle  # None before the first head is complete
         if cycle is not None:
             cycle.keep_alive = False
 
     def break_off(self) -> None:
-        """Hang up in the middle of the response, if one is under way."""
+        """Close the connection in the middle of the response, if one is under way."""
         cycle: Any = self.cycle  # None before the first head is complete
         if cycle is not None and not cycle.response_complete:
             self.transport.abort()
 
     def is_newcomer(self, now: float) -> bool:
-        """Whether the client has only just connected, and its first request is on its way."""
+        """Whether the client has just connected and its first request is not complete."""
         cycle: Any = self.cycle  # None before the first head is complete
         return cycle is None and now - self.opened_at < NEWCOMER_S
 
@@ -248,11 +251,11 @@ class GuardedProtocol(HttpToolsProtocol):
         self.refuse(400, "bad_request", "This is not a valid HTTP request")
 
     def enforce(self, now: float) -> None:
-        """Hang up on a client that is too slow. The server calls this about once a second."""
+        """Disconnect a client that is too slow. The server calls this about once a second."""
         if now > self.due_at and not self._refused:
             self._refuse_slow()
         elif self._is_unread(now):
-            # A refusal would not get through: the unread response is in the way.
+            # A refusal cannot be sent: the client has not read the previous response.
             self.transport.abort()
 
     def _refuse_slow(self) -> None:
@@ -272,7 +275,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return now - self._unsent_since > self.body_s
 
     def refuse(self, status: int, code: str, detail: str) -> None:
-        """Answer and close. If the request under way has its response already (the rest of a refused upload), only close."""
+        """Answer and close. Only close if the request under way already has a response (the rest of a refused upload)."""
         self.due_at = math.inf
         cycle: Any = self.cycle  # None before the first head is complete
         if not self._in_head and cycle is not None and cycle.response_started:

@@ -1,4 +1,4 @@
-"""A file as a response: headers that keep browsers from running it, and bytes that are read as the client takes them."""
+"""A file as a response: headers that keep browsers from running it, and bytes that are read as the client receives them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.gateway.asgi.wire import HEAD_ONLY, UNTRUSTED, Receive, Scope, Sen
 from penstock.outputs.media import filename_parameters, split_filename
 from penstock.outputs.response_head import ResponseHead, split_head
 
-# What a browser may show by itself: of these types it runs nothing. All other types are saved.
+# Types that a browser may display, because it runs no code in them. All other types are saved.
 _SHOWN = frozenset({JSON, "text/plain", "image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "image/bmp"})
 _SHOWN_FAMILIES = ("audio/", "video/")
 HANDLER_STATUS = "x-handler-status"
@@ -26,7 +26,7 @@ HANDLER_STATUS = "x-handler-status"
 def file_headers(stored_type: str) -> dict[str, str]:
     """The headers of a response with an output, whose media type is as `penstock.outputs.media.stored_type` has made it.
 
-    They begin with those that the handler set. Its status is one of them, because the request itself succeeded.
+    The handler's headers come first. Its status is sent as a header, because the request itself succeeded.
     """
     media, filename = split_filename(stored_type)
     headers = _said_by_handler(split_head(stored_type)[1])
@@ -46,14 +46,14 @@ def _said_by_handler(said: ResponseHead | None) -> dict[str, str]:
 def _disposition(base: str, filename: str | None) -> str:
     is_shown = base in _SHOWN or base.startswith(_SHOWN_FAMILIES)
     if filename is None:
-        # Browsers save bytes of no known type anyway.
+        # Browsers save bytes of an unknown type anyway.
         return "" if is_shown or base == OCTETS else "attachment"
     return f"{'inline' if is_shown else 'attachment'}; {filename_parameters(filename)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Bytes to be sent. `name` is theirs alone, and never that of other bytes. `said`: what the handler says of a response."""
+    """Bytes to be sent. `name` identifies exactly these bytes. `said`: the handler's status and headers for a response."""
 
     reader: BlobReader
     headers: dict[str, str]
@@ -62,7 +62,7 @@ class Content:
 
 
 def response_to(content: Content, conditions: Conditions | None) -> ContentResponse:
-    """The whole content; to a GET with `conditions`, the part that they ask for. Raises `RangeNotSatisfiable`."""
+    """The whole content, or the part that the `conditions` of a GET select. Raises `RangeNotSatisfiable`."""
     size, tag = content.reader.size, f'"{content.name}"'
     if conditions is None:
         return ContentResponse(content.reader, ContentPart(200, 0, size), content.headers)
@@ -74,7 +74,7 @@ def response_to(content: Content, conditions: Conditions | None) -> ContentRespo
 
 
 class ContentResponse(Response):
-    """A part of some content. One piece is in memory at a time, and the next is read when the client has taken it."""
+    """A part of some content. One piece is in memory at a time; the next is read when the client has received it."""
 
     def __init__(self, content: BlobReader, part: ContentPart, headers: Mapping[str, str]) -> None:
         length = {} if part.status == 304 else {"content-length": str(part.end - part.start)}
@@ -84,7 +84,7 @@ class ContentResponse(Response):
         self._waiting: AbstractContextManager[None] = nullcontext()
 
     def wait_in(self, waiting: AbstractContextManager[None]) -> None:
-        """Send what is read piece by piece within `waiting`: a client may take its time, and is no work meanwhile."""
+        """Send a streamed body within `waiting`: a slow client uses no permit for work."""
         if not isinstance(self._content, BytesReader):
             self._waiting = waiting
 

@@ -1,7 +1,7 @@
 """Which web pages of other origins may call the API from a browser: those that `gateway.cors_origins` names, by default none.
 
-A page calls with an API key in `Authorization`, as every client does. Cookies are never allowed along, so a session of the
-dashboard is of no use to another origin.
+A page calls with an API key in `Authorization`, as every client does. Cookies are never allowed, so other origins cannot
+use a session of the dashboard.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 from penstock.gateway.asgi.problems import Headers
 from penstock.gateway.asgi.wire import Scope, Send, answer
 
-# For this time a browser asks no more before it calls.
+# Browsers cache a preflight's answer for this time.
 _REMEMBERED_S = b"600"
 _VARY = (b"vary", b"origin")
-# What a page may send beyond the few headers that browsers allow anybody, and what it may read of an answer.
+# The headers that a page may send beyond those that browsers always allow, and those that it may read.
 _REQUEST_HEADERS = (
     b"authorization, content-type, idempotency-key, if-none-match, if-range, last-event-id, prefer, range, traceparent, "
     b"tracestate, x-request-id"
@@ -29,7 +29,7 @@ _METHODS = b"GET, HEAD, POST, PUT, DELETE"
 
 
 class CrossOrigin:
-    """The answer to browsers that ask whether a page of another origin may call."""
+    """The answers to preflights of pages of other origins."""
 
     def __init__(self, origins: Iterable[str]) -> None:
         self._origins = frozenset(origin.encode("ascii") for origin in origins)
@@ -38,7 +38,7 @@ class CrossOrigin:
         return origin in self._origins
 
     async def answer_preflight(self, scope: Scope, send: Send) -> bool:
-        """Answer the question that a browser asks before a page's call; False if this request is none, or not allowed."""
+        """Answer a preflight; False if this request is not one, or not allowed."""
         origin = _header(scope, b"origin")
         if scope["method"] != "OPTIONS" or not self.allows(origin) or not _header(scope, b"access-control-request-method"):
             return False
@@ -54,7 +54,7 @@ class CrossOrigin:
         return True
 
     def opened(self, scope: Scope, send: Send) -> Send:
-        """`send` with the headers that let an allowed page read the answer. A cache must keep answers apart by their origin."""
+        """`send` with the headers that let an allowed page read the answer. A cache must key answers by origin."""
         origin = _header(scope, b"origin")
         extra = [*_allow(origin), (b"access-control-expose-headers", _ANSWER_HEADERS)] if self.allows(origin) else [_VARY]
 

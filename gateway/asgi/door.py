@@ -1,4 +1,4 @@
-"""Who may connect: the bounds on open connections, in all and per address. Pure."""
+"""The limits on open connections, in total and per address. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ THIS_MACHINE = ("127.0.0.0/8", "::1/128", "::ffff:127.0.0.0/104")
 
 
 class Door:
-    """How many connections are open, in all and per address. An address in one of the networks `exempt` is not counted.
+    """How many connections are open, in total and per address. An address in one of the networks `exempt` is not counted.
 
-    Behind a proxy all callers have its address, so a proxy is named there; callers on this machine are never counted.
+    All callers behind a proxy share its address, so name proxies in `exempt`. Callers on this machine are never counted.
     """
 
     def __init__(self, *, most: int = MAX_CONNECTIONS, per_address: int = MAX_PER_ADDRESS, exempt: Sequence[str] = ()) -> None:

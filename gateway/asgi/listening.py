@@ -1,4 +1,4 @@
-"""Listening sockets: bound, and closed without resetting a connection that the kernel has taken for them."""
+"""Listening sockets: bound, and closed without resetting connections in the kernel's accept queue."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from penstock.settings.gateway import GatewaySettings
 
 log = structlog.get_logger(__name__)
 
-# How long a handshake may be on its way that began before newcomers were turned away.
+# The time for handshakes that began before new connections were turned away.
 HANDSHAKE_S = 0.1
-# Of Linux; Python names neither of the two.
+# Constants of Linux that Python does not name.
 _SO_ATTACH_FILTER = 26
-# Where the kernel's `tcp_info` has the length of the accept queue, if the socket listens.
+# The offset of the accept queue's length in the kernel's `tcp_info` of a listening socket.
 _UNACCEPTED = struct.Struct("24xI")
-# A classic BPF program over a TCP segment: one with SYN is dropped, every other is kept.
+# A classic BPF program over a TCP segment: it drops a segment with SYN and keeps every other one.
 _DROP_SYN = b"".join(
     struct.pack("HBBI", *step)
     for step in (
         (0x30, 0, 0, 13),  # load the byte with the flags
-        (0x45, 0, 1, 0x02),  # SYN is set: go on, else leave out one step
+        (0x45, 0, 1, 0x02),  # SYN is set: continue, else skip one step
         (0x06, 0, 0, 0),  # keep 0 bytes
         (0x06, 0, 0, 0xFFFF_FFFF),  # keep all
     )
@@ -66,10 +66,11 @@ def url_of(listener: socket.socket) -> str:
 
 # D57: docs/design/gateway.md
 def turn_newcomers_away(listeners: Sequence[socket.socket]) -> bool:
-    """Have the kernel drop first segments of new connections to listeners that share their port; returns whether there are any.
+    """Have the kernel drop the first segments of new connections to listeners with a shared port; returns whether there are
+    any.
 
     A client that gets no answer sends its first segment again after a second. By then these listeners are closed, and the
-    segment reaches a sibling. Where nobody shares the port, that second would be lost for nothing.
+    segment reaches a sibling. Without siblings on the port, that second would be wasted.
     """
     shared = [one for one in listeners if one.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT)]
     if sys.platform == "linux":
@@ -79,7 +80,7 @@ def turn_newcomers_away(listeners: Sequence[socket.socket]) -> bool:
             try:
                 listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, filter_of_all)
             except OSError as error:
-                # Some sandboxes have no filters. Then a connection that comes in the last moment may be reset.
+                # Some sandboxes have no filters. A connection that comes at the last moment may then be reset.
                 log.warning("newcomers_not_turned_away", reason=str(error))
     return bool(shared)
 

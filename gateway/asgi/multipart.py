@@ -81,7 +81,7 @@ class FormReader:
             raise _malformed() from None
 
     def finish(self) -> None:
-        """Raises `BadRequest` for a body without its closing boundary: whatever cut it off, the last part may be incomplete."""
+        """Raises `BadRequest` for a body without its closing boundary: its last part may be incomplete."""
         if not self._ended:
             raise _malformed()
 
@@ -137,7 +137,7 @@ def multipart_parts(body: bytes, content_type: str, *, most: int = MAX_PARTS) ->
 
 
 class UploadForm:
-    """A form with one file, the part of that name, read piece by piece: the file's bytes are handed on, small fields are kept.
+    """A form with one file, the part of that name, read piece by piece: returns the file's bytes, keeps small fields.
 
     Raises `UnsupportedMedia` for anything but a form with parts.
     """
@@ -163,7 +163,7 @@ class UploadForm:
     def write(self, data: bytes) -> bytes:
         """Read a piece of the body; returns the bytes of the file in it."""
         self._reader.write(data)
-        # Parts arrive one after another: of those read before, only the last one can have grown.
+        # Parts arrive in order: among those read before, only the last one can have grown.
         arrived = self._reader.parts[max(0, self._seen - 1) :]
         self._seen = len(self._reader.parts)
         return b"".join([self._read_part(part) for part in arrived])

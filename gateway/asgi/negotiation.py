@@ -29,7 +29,7 @@ JSON = "application/json"
 MULTIPART = "multipart/form-data"
 OCTETS = "application/octet-stream"
 _FORM = "application/x-www-form-urlencoded"
-# What penstock packs itself, and takes from no caller.
+# Types that penstock packs itself and does not accept from callers.
 _OURS = frozenset({FORM_MEDIA, TENSORS_MEDIA})
 _KEY = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?")
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]*\]|[^:@/\[\]]*)(?::\d{0,5})?")
@@ -97,7 +97,7 @@ def caller_trace_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | No
 
 
 def trace_header(trace: TraceContext | None) -> list[tuple[bytes, bytes]]:
-    """The response header by which a caller finds the trace again."""
+    """The response header with the trace's id."""
     return [] if trace is None else [(_TRACE_PARENT, trace.parent.encode("ascii"))]
 
 
@@ -108,10 +108,10 @@ def host_name(host: bytes) -> str:
 
 
 def is_cross_site(head: Head, allowed: Collection[str] = ()) -> bool:
-    """Whether a page that is neither ours nor of an `allowed` origin had its visitor's browser send this.
+    """Whether a browser sent this for a page that is neither ours nor of an `allowed` origin.
 
     No script can set `Sec-Fetch-Site`, and browsers send it over https and on loopback. Elsewhere they send an `Origin` with
-    all that changes something, and that has to be ours. Programs send neither.
+    every request that changes something, and that must be ours. Programs send neither.
     """
     origin, site = head.get(_ORIGIN), head.get(_FETCH_SITE)
     if origin is None and site is None:
@@ -181,9 +181,9 @@ def parse_seconds(text: str, *, name: str) -> float:
 
 
 def parse_moment(text: str, *, name: str) -> float:
-    """Unix seconds, of the same as a number or of RFC 3339; raises `BadRequest`."""
+    """Unix seconds from a number or an RFC 3339 date; raises `BadRequest`."""
     try:
-        # A plus sign that was not escaped in the query arrives as a space.
+        # An unescaped plus sign in a query arrives as a space.
         return float(text) if _UNIX_SECONDS.fullmatch(text) else _rfc3339(text.replace(" ", "+"))
     except (ValueError, OverflowError):
         raise BadRequest(
@@ -226,7 +226,7 @@ _NO_PREFERENCE = Preference()
 
 
 def parse_preference(value: bytes | None) -> Preference:
-    """The preferences that the gateway honours; the standard asks that the others be ignored."""
+    """The preferences that the gateway honours. The standard says to ignore the others."""
     if not value:
         return _NO_PREFERENCE
     items = [item.strip().lower() for item in value.decode("latin-1").split(",")]
@@ -260,7 +260,7 @@ def refuse_encoded(head: Head) -> None:
 
 
 def require_json(head: Head) -> None:
-    """Raises `UnsupportedMedia` unless the body is declared as JSON. Any other type a page may send without asking first."""
+    """Raises `UnsupportedMedia` unless the body is declared as JSON. A page may send some other types without a preflight."""
     media = base_type(head.get(b"content-type", b"").decode("latin-1"))
     if media != JSON:
         given = f"not {media[:80]!r}" if media else "and the request has no Content-Type"
@@ -271,7 +271,7 @@ def media_type(content_type: bytes | None, *, accepts: tuple[str, ...]) -> str:
     """The full media type of a request's body; without a Content-Type, JSON unless the model lists raw bytes before JSON.
 
     Raises `UnsupportedMedia` for a type that the model does not accept, and for a text in a charset that no model can read.
-    Multipart always passes: its part is checked later.
+    Multipart always passes: its parts are checked later.
     """
     if content_type is None:
         return JSON if not accepts or JSON in accepts[: _index(OCTETS, accepts)] else OCTETS
@@ -289,7 +289,7 @@ def media_type(content_type: bytes | None, *, accepts: tuple[str, ...]) -> str:
 
 
 def _check_charset(full: str, base: str, accepts: tuple[str, ...]) -> None:
-    # A model of bytes takes any type and reads no text.
+    # A model that takes bytes accepts any type.
     if base.startswith("text/") and "*/*" not in accepts and split_media_type(full)[1] not in CHARSETS:
         raise UnsupportedMedia(
             f"texts in the charset {split_media_type(full)[1][:40]!r} are not read", hint=f"Send one of {', '.join(CHARSETS)}."

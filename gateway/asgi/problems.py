@@ -65,7 +65,7 @@ class MethodNotAllowed(CallerError):
 
 
 class NotSupported(CallerError):
-    """What a foreign protocol has and penstock has not."""
+    """A feature of a foreign protocol that penstock lacks."""
 
     kind = "not_supported"
 
@@ -77,7 +77,7 @@ class NotAcceptable(CallerError):
 
 
 class TooSlow(CallerError):
-    """A message that did not arrive in time. A request of HTTP that is too slow is answered by its connection."""
+    """A message did not arrive in time. The connection itself answers slow HTTP requests."""
 
     kind = "too_slow"
 
@@ -91,13 +91,13 @@ class GatewayBusy(CapacityError):
 
 
 class CrossSite(CallerError):
-    """What a page of another site may have had its visitor's browser send."""
+    """A request that a browser may have sent for a page of another site."""
 
     kind = "cross_site"
 
 
 class NotReady(CapacityError):
-    """A probe's negative response; `missing` says per model or part what is lacking."""
+    """A probe's negative response; `missing` says what is missing, by model or part."""
 
     kind = "not_ready"
 
@@ -117,7 +117,7 @@ class NoAnswerYet(PenstockError):
 
 
 class EndedWithoutOutput(PenstockError):
-    """A job ended without an output: `code` and `retryable` are those that its reader gets."""
+    """A job ended without an output. Its reader gets this `code` and `retryable`."""
 
     kind = "failed"
 
@@ -134,7 +134,7 @@ class NoResult(EndedWithoutOutput):
 
 
 class ForeignRefusal(PenstockError):
-    """A refusal that a foreign protocol words itself; `status` is that of the response."""
+    """A refusal that a foreign protocol words itself; `status` is the response's."""
 
     kind = "refused"
 
@@ -172,11 +172,11 @@ STATUS: dict[type[PenstockError], int] = {
     PenstockError: 500,
 }
 
-# The codes of the caller's errors that model code may raise. Settings that a model cannot use are no caller's fault.
+# The codes of the caller's errors that model code may raise. Settings that a model cannot use are not the caller's fault.
 _KINDS = {one.kind for one in vars(errors).values() if isinstance(one, type) and issubclass(one, CallerError)}
 INPUT_CODES = frozenset(_KINDS - {ConfigError.kind} | {InputUrlFailed.kind})
 # The status of an answer-now request by the code of its failed job. Other codes that blame the input are 422: a 401, 404 or 409
-# would be read as said of the key, the model or the job. All others are failures of the model: 500.
+# would seem to concern the key, the model or the job. All others are failures of the model: 500.
 FAILURE_STATUS = {
     "bad_request": 400,
     "invalid_input": 422,
@@ -188,7 +188,7 @@ FAILURE_STATUS = {
     "not_explainable": 501,
     "load_failed": 503,
 }
-# A model's own codes that begin so say that the input is at fault, such as bad_image or invalid_date.
+# A model's own codes with these prefixes blame the input, such as bad_image or invalid_date.
 _OF_INPUTS = ("bad_", "invalid_")
 
 TITLES = {
@@ -240,13 +240,13 @@ TITLES = {
 
 @cache
 def titles() -> Mapping[str, str]:
-    """What each code says in short: ours, and those of the errors that extensions raise."""
+    """The title of each code: ours, and those of the errors that extensions raise."""
     return TITLES | {code: title for extension in installed() for code, title in extension.problems.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`status`: with which the code is seen. `cause`: when it is answered. `action`: what to do, for whom it is."""
+    """`status`: the code's HTTP status. `cause`: when it is sent. `action`: what to do, and who does it."""
 
     status: str
     cause: str
@@ -271,7 +271,7 @@ def status_of(error: PenstockError) -> int:
 
 
 def is_of_input(code: str) -> bool:
-    """Whether the code of a failed job blames the input: that of a caller's error, or one that a model made up for it."""
+    """Whether the code of a failed job blames the input: a caller's error, or one of a model's own codes for it."""
     return code in INPUT_CODES or (code.startswith(_OF_INPUTS) and code not in titles())
 
 
@@ -283,7 +283,7 @@ def failure_status(code: str) -> int:
 def retry_after(drain_s: float, *, draw: float) -> int:
     """Whole seconds for a Retry-After header, from 1 to 120; `draw` is uniform in [0, 1).
 
-    `drain_s` is spread by 20 % either way, so that refused callers do not come back all at once.
+    `drain_s` is spread by 20 % either way, so that refused callers do not retry all at once.
     """
     spread = drain_s * (1.0 - JITTER + 2.0 * JITTER * draw)
     return math.ceil(min(max(spread, 1.0), MAX_RETRY_AFTER_S))
@@ -321,7 +321,7 @@ def internal_error() -> InternalError:
 
 
 def members_of(error: PenstockError) -> dict[str, Any]:
-    """What a problem says of an error: code, detail and what else it has. Members without a value are None."""
+    """The members of an error's problem: code, detail and others. Members without a value are None."""
     job = getattr(error, "job", None)
     members: dict[str, Any] = {
         "code": error.code if isinstance(error, EndedWithoutOutput) else error.kind,
@@ -335,13 +335,13 @@ def members_of(error: PenstockError) -> dict[str, Any]:
 
 
 def refusal_text(members: Mapping[str, Any]) -> str:
-    """What a refusal says in one text: why, and what to do next. `members` are those of the problem."""
+    """A refusal as one text: why, and what to do next. `members` are the problem's."""
     hint = members.get("hint")
     return str(members["detail"]) if hint is None else f"{members['detail'].rstrip('.')}. {hint}"
 
 
 def _redacted(error: PenstockError) -> dict[str, Any]:
-    """Replacements for texts that may hold internal names; the log has the original under the request id."""
+    """Replacements for texts that may hold internal names; the log has the original, by request id."""
     if isinstance(error, InternalError):
         return {"code": "internal", "detail": "The gateway failed on this request.", "hint": "Its log has the request_id."}
     if isinstance(error, StoreUnavailable) and is_disk_full(error):
@@ -360,13 +360,13 @@ def _ended_status(error: EndedWithoutOutput) -> int:
     if error.state is JobState.EXPIRED:
         return 504
     if error.code == PREDICTION_EXCEPTION:
-        # Of the statuses that a handler may name for its refusal, our own routes tell apart whose fault it was.
+        # A handler may name other statuses; our own routes only show whose fault it was.
         return 422 if split_prediction_message(error.message)[1] < 500 else 500
     return failure_status(error.code)
 
 
 def _page_of_end(code: str) -> str:
-    """A model may fail items with codes of its own, or with those of the gateway's refusals; both share a page and a title."""
+    """A model may fail items with codes of its own, or with the gateway's codes; all of these share a page and a title."""
     if code in FAILURE_STATUS or (code in titles() and not is_of_input(code)):
         return code
     return "invalid_input" if is_of_input(code) else "handler_error"

@@ -1,4 +1,4 @@
-"""Which part of some content a GET asks for: conditions, and one range of bytes (RFC 9110, 13 and 14). Pure."""
+"""The part of some content that a GET asks for: conditions, and one range of bytes (RFC 9110, 13 and 14). Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _RANGE = re.compile(r"bytes=[ \t]*([0-9]{0,18})-([0-9]{0,18})[ \t]*")
 
 
 class RangeNotSatisfiable(CallerError):
-    """`size` is that of the whole content."""
+    """`size`: of the whole content."""
 
     kind = "range_not_satisfiable"
 
@@ -21,7 +21,7 @@ class RangeNotSatisfiable(CallerError):
 
 
 class Conditions(NamedTuple):
-    """The headers of a GET that say which part of the content it wants, and when."""
+    """The headers of a GET that select a part of the content, or make it conditional."""
 
     range: str | None = None
     if_range: str | None = None
@@ -39,7 +39,7 @@ class ContentPart(NamedTuple):
 def wanted_part(size: int, tag: str, asked: Conditions) -> ContentPart:
     """What to answer to these headers, for content of `size` bytes that `tag` identifies. Raises `RangeNotSatisfiable`.
 
-    Several ranges at once are answered with the whole, as the standard allows: to serve them would be work for nothing.
+    Several ranges at once are answered with the whole content, as the standard allows: serving them is not worth the code.
     """
     if asked.if_none_match is not None and is_match(asked.if_none_match, tag):
         return ContentPart(304, 0, 0)

@@ -24,16 +24,17 @@ from penstock.settings.tables import Settings
 log = structlog.get_logger(__name__)
 
 BACKLOG = 2_048
-# What a gateway has open besides its callers' connections: the store, blobs being read, logs.
+# File descriptors that a gateway needs besides its callers' connections: the store, blobs being read, logs.
 OTHER_FILES = 256
-# While a gateway stops it looks so often whether its clients have left, and it believes so when none came for this long.
+# A stopping gateway checks this often whether its clients have left, and assumes so after this time without a new one.
 LOOK_S, QUIET_S = 0.02, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class ListeningSocket:
     """A bound socket and the ASGI application behind it. `event` is logged once it listens, with the URL, which ends with
-    `path`, and with the rule of access, if it has one of its own.
+    `path`,
+    and with its own rule of access, if it has one.
     """
 
     socket: socket.socket
@@ -44,8 +45,8 @@ class ListeningSocket:
 
 
 class ServerBeside(Protocol):
-    """A server of another protocol in the same loop. `start` raises `ConfigError` if its address cannot be bound; `stop` lets
-    calls end for `grace_s`, then ends them.
+    """A server of another protocol in the same loop. `start` raises `ConfigError` if its address cannot be bound; `stop` gives
+    calls `grace_s` to end, then ends them.
     """
 
     async def start(self) -> None: ...
@@ -54,10 +55,11 @@ class ServerBeside(Protocol):
 
 
 class GatewayServer(uvicorn.Server):
-    """On a stop signal it turns readiness off before anything else; once a second it hangs up on slow clients.
+    """On a stop signal it first turns readiness off. Once a second it disconnects slow clients.
 
     `asides` and `beside` are served too, by the same loop; `access` is the rule of access that the start-up line prints. `wake`
-    wakes every waiting request, which then looks again at whether it may go on waiting.
+    wakes
+    every waiting request, which then checks whether it may continue to wait.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class GatewayServer(uvicorn.Server):
             sock=port.socket,
             backlog=BACKLOG,
         )
-        # Listed with the other servers, it ends with them.
+        # In this list, it ends with the other servers.
         self.servers.append(server)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -121,9 +123,9 @@ class GatewayServer(uvicorn.Server):
             last_call.cancel()
 
     async def _let_clients_leave(self, listeners: Sequence[socket.socket]) -> None:
-        """Serve on, with `Connection: close` in every response, until the clients have left, or for `drain_s` (D57).
+        """Keep serving, with `Connection: close` in every response, until the clients have left, or for `drain_s` (D57).
 
-        A closed idle connection may meet a request that its client has just sent. A client that heard of the end has none.
+        Closing an idle connection may lose a request that its client has just sent; `Connection: close` prevents that.
         """
         for connection in self._guarded():
             connection.announce_end()
@@ -137,13 +139,13 @@ class GatewayServer(uvicorn.Server):
         for server in self.servers:
             server.close()
         for _ in range(math.ceil(NEWCOMER_S / LOOK_S)):
-            # Those who connected at the last moment are still answered.
+            # Clients that connected at the last moment are still answered.
             if self.force_exit or not any(connection.is_newcomer(loop.time()) for connection in self._guarded()):
                 return
             await asyncio.sleep(LOOK_S)
 
     async def _accept_the_last(self, listeners: Sequence[socket.socket]) -> None:
-        """Take the connections that the kernel has accepted for these listeners, which the loop still reads."""
+        """Accept the connections in the kernel's queues of these listeners, which the loop still reads."""
         if turn_newcomers_away(listeners):
             await asyncio.sleep(HANDSHAKE_S)
         for _ in range(math.ceil(NEWCOMER_S / LOOK_S)):
@@ -152,7 +154,7 @@ class GatewayServer(uvicorn.Server):
             await asyncio.sleep(LOOK_S)
 
     def end_requests_of(self, keys: set[str]) -> None:
-        """Hang up on what waits or streams for these keys, which no longer open anything."""
+        """Disconnect what waits or streams for these keys, which were revoked."""
         for connection in self._guarded():
             if connection.client_connection.key_id in keys:
                 connection.break_off()
@@ -169,7 +171,7 @@ class GatewayServer(uvicorn.Server):
 
 
 def affordable_connections(wanted: int) -> int:
-    """As many connections as are wanted and as this process may have files; raises its soft limit as far as is allowed."""
+    """The number of connections: as wanted, at most this process's open files. Raises the soft limit as far as allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -184,7 +186,7 @@ def _config(app: Any, settings: Settings, lifetime: Lifetime, *, lifespan: str =
     table = settings.gateway
     return uvicorn.Config(
         app,
-        # The parser and the loop are named: without their wheels the start must fail, not fall back to a parser that allows
+        # Parser and loop are named: without their wheels the start must fail, because the fallback parser allows
         # request smuggling.
         http=guarded(
             head_s=table.head_timeout_s,

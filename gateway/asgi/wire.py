@@ -23,15 +23,15 @@ Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
-# The rest of a refused upload is read up to this size, so that the client sees the refusal; above, the connection is closed.
+# The rest of a refused upload is read up to this size, so that the client sees the refusal; above it, the connection closes.
 DRAIN_BYTES = 64 * 1024 * 1024
 # Refusals that are sent before the body is read.
 _UNREAD = frozenset({401, 403, 413, 429, 503, 507})
-# For bytes that a caller or a model chose: a browser must not take them for anything else, nor run them as a page of ours.
+# For bytes of a caller or a model: a browser must not guess another type, nor run them as a page of ours.
 UNTRUSTED = {"x-content-type-options": "nosniff", "content-security-policy": "sandbox"}
 NOSNIFF = (b"x-content-type-options", b"nosniff")
 HEAD_ONLY = "penstock.head_only"
-# In a scope: a function that words a refusal as the protocol of the request has it, from our problem and the error.
+# In a scope: a function from our problem and the error to a refusal in the request's protocol.
 WORDING = "penstock.wording"
 _HEADER_SAFE = str.maketrans({chr(code): None for code in (*range(32), 127)})
 
@@ -41,17 +41,17 @@ CLIENT_GONE = 499
 
 
 class ClientGone(Exception):
-    """The client hung up before the end of its request; nobody is left to answer."""
+    """The client disconnected before the end of its request; no answer can be sent."""
 
 
-# Of the bodies that one process has in memory at once.
+# The limit for all bodies that one process has in memory at once.
 MAX_BODIES_BYTES = 256 * 1024 * 1024
 
 
 class BodyMemory:
-    """The memory that all unfinished uploads of this process may take together; those of one owner may take half of it.
+    """The memory limit of all unfinished uploads of this process; each owner may use half of it.
 
-    Without keys all uploads are of the empty owner, which may take all.
+    Without keys all uploads have the empty owner, which may use all of it.
     """
 
     def __init__(self, limit: int) -> None:
@@ -79,7 +79,7 @@ class BodyMemory:
 async def read_body(receive: Receive, head: Head, *, limit: int, memory: BodyMemory, owner: str) -> bytes:
     """The whole body; raises `TooLarge` over `limit` bytes and `GatewayBusy` if unfinished uploads fill `memory`.
 
-    Has no deadline of its own: `GuardedProtocol` hangs up on a slow client, and then this raises `ClientGone`.
+    Has no deadline of its own: `GuardedProtocol` disconnects a slow client, and this then raises `ClientGone`.
     """
     declared = declared_length(head)
     if declared is not None and declared > limit:
@@ -127,9 +127,9 @@ async def _read_rest(receive: Receive, first: bytes, *, limit: int, memory: Body
 
 
 class HeadOnly:
-    """Answers a HEAD as the GET of its path is answered, up to the body: a stream ends behind its head.
+    """Answers a HEAD like the GET of its path, without the body: a stream ends after its head.
 
-    Routes see a GET. `receive` reports that the client has gone once the head is sent, so that nothing goes on for it.
+    Routes see a GET. Once the head is sent, `receive` reports a disconnect, so that work for the body stops.
     """
 
     def __init__(self, scope: Scope, send: Send) -> None:
@@ -175,7 +175,7 @@ async def answer_problem(send: Send, problem: ProblemResponse, head: Head) -> No
 
 
 def headers_for(problem: ProblemResponse, head: Head) -> Headers:
-    """The problem's headers, with the end of the connection where the rest of the body is not read."""
+    """The problem's headers, with `Connection: close` if the rest of the body is not read."""
     is_last = is_close_needed(problem.status, head)
     return [*problem.headers, (b"connection", b"close")] if is_last else problem.headers
 

@@ -1,4 +1,4 @@
-"""The audit log: each act of an operator is written down before it is done, and how it ended afterwards."""
+"""The audit log: records each act of an operator before it is done, and its outcome afterwards."""
 
 # D119: docs/design/gateway.md
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_SAID, _MOST_CHARS = 12, 200
 
 
 class AuditLog:
-    """Notes acts in the store. An act that cannot be noted is refused, so that none is done that nobody can find."""
+    """Records acts in the store. An act that cannot be recorded is refused, so that no act is missing from the log."""
 
     def __init__(self, store: AsyncStore) -> None:
         self._store = store
@@ -41,14 +41,14 @@ class AuditLog:
         request.scope["act"] = (await self.begin(act), act)
 
     async def begin(self, act: Act) -> int:
-        """The number of the act, which is written down from now on. Raises `StoreUnavailable`."""
+        """Record the act and return its number. Raises `StoreUnavailable`."""
         try:
             return await self._store.run(note_act(act))
         except StoreUnavailable as away:
             raise StoreUnavailable(f"nothing was changed, because the audit log cannot be written: {away.message}") from away
 
     async def end(self, scope: Mapping[str, Any], status: int) -> None:
-        """Write down how the act of this request ended, if it is one. If the store is away, its outcome stays unknown."""
+        """Record the outcome, if this request is an act. Without the store, the outcome stays unknown."""
         if "act" not in scope:
             return
         number, act = scope["act"]
@@ -56,7 +56,7 @@ class AuditLog:
 
     @asynccontextmanager
     async def noted(self, act: Act, scope: Mapping[str, Any]) -> AsyncIterator[None]:
-        """For what comes over another protocol. Raises `StoreUnavailable` before anything is done."""
+        """Records an act over another protocol. Raises `StoreUnavailable` before the act is done."""
         number = await self.begin(act)
         try:
             yield
@@ -66,7 +66,7 @@ class AuditLog:
         await self._finish(number, act, scope, 200)
 
     async def _finish(self, number: int, act: Act, scope: Mapping[str, Any], status: int) -> None:
-        """Members of a body, which is read after the act has begun, are in `scope["said"]`."""
+        """The body is read after the act has begun; its members are in `scope["said"]`."""
         act = replace(act, said={**act.said, **said_of(scope.get("said", {}))})
         outcome = outcome_of(status)
         try:
@@ -82,7 +82,7 @@ def outcome_of(status: int) -> str:
 
 
 def said_of(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a request as the log keeps them: few, short, and no query of a URL, because that may hold a key."""
+    """The fields of a request for the log: few, short, and without a URL's query, which may hold a key."""
     kept = list(fields.items())[:_MOST_SAID]
     return {str(name)[:_MOST_CHARS]: _short(value) for name, value in kept if value not in ("", None)}
 

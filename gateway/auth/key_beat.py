@@ -1,4 +1,4 @@
-"""Keys and rates over all gateways: what this process let through goes to the store, and what others did comes back."""
+"""Keys and rates over all gateways: reports this process's requests to the store, and learns those of the others."""
 
 # D113: docs/design/gateway.md
 from __future__ import annotations
@@ -21,21 +21,21 @@ from penstock.gateway.auth.rate_limit import Spending
 log = structlog.get_logger(__name__)
 
 BEAT_S = 0.5
-# A process whose rate refuses somebody asks again after so long.
+# The interval while a rate refuses requests.
 HURRY_S = 0.05
-# A process that was silent for so long is not counted among the gateways.
+# After this silence a process no longer counts as a gateway.
 GONE_S = 3.0
-# While the store is away: for so long each process spends as if it were not, and for so long its keys count.
+# Without the store: how long each process spends as before, and how long the store's keys stay valid.
 CUT_OFF_S = 2.0
 TRUSTED_S = 60.0
-# A change of a key counts at every gateway within this time: a beat, and the time within which the store answers.
+# Every gateway applies a change of a key within this time: a beat, and the store's time to answer.
 KNOWN_WITHIN_S = 2.0
-# What one call of the store may hold.
+# The most entries in one call of the store.
 AT_ONCE = 256
 
 
 class KeyBeat:
-    """One gateway process. Those in `on_revoked` get the keys that no longer open what they did."""
+    """One gateway process. Calls those in `on_revoked` with the keys that lost access."""
 
     def __init__(self, store: AsyncStore, auth: KeyAuth, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -53,11 +53,11 @@ class KeyBeat:
 
     @property
     def is_needed(self) -> bool:
-        """Not by a gateway that is open to this machine at any rate."""
+        """False for a gateway without keys and without a rate limit."""
         return self._auth.keyed or bool(self._auth.buckets())
 
     async def start(self) -> None:
-        """Knows the keys when this returns, unless the store is away; then it goes on asking."""
+        """Knows the keys when this returns, unless the store cannot be reached; then it keeps trying."""
         if not self.is_needed:
             return
         self._heard_at = self._clock()
@@ -72,7 +72,7 @@ class KeyBeat:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def beat(self) -> None:
-        """Raises `StoreUnavailable`, and then what was let through is reported with the next one."""
+        """Raises `StoreUnavailable`; the next beat then reports this one's requests."""
         async with self._beats:
             used = [name for name, bucket in self._auth.buckets().items() if bucket.is_used]
             groups = [used[at : at + AT_ONCE] for at in range(0, len(used), AT_ONCE)] or [[]]
@@ -131,7 +131,7 @@ class KeyBeat:
             if self._clock() - self._heard_at > CUT_OFF_S:
                 self._cut_off()
         except Exception:
-            # The task must outlive a bug: no key would be revoked any more. What is known counts for `TRUSTED_S`.
+            # The task must survive a bug, or no key would be revoked any more. Known keys stay valid for `TRUSTED_S`.
             log.exception("keys_unreadable")
 
     def _cut_off(self) -> None:

@@ -26,11 +26,11 @@ GUESSES_PER_S = 1.0
 GUESSES_BURST = 20.0
 MAX_ADDRESSES = 4_096
 MAX_REMEMBERED = 1_024
-# What a look at one job costs of a key's rate, beside 1 for any other request: callers are asked to poll.
+# The cost of reading one job, against 1 for any other request: callers are asked to poll.
 POLL_COST = 0.1
-# What each further job of one request costs: its submit shares the request, the checks of the caller, and mostly the sync.
+# The cost of each further job of one request: jobs share the request, the caller's checks, and mostly the sync.
 FURTHER_JOB_COST = 0.1
-# No owner holds more than this part of the permits of a kind.
+# The largest share of the permits of one kind that an owner may hold.
 OWNER_PART = 4
 _SCHEME = b"bearer "
 _NO_HASH = bytes(32)
@@ -39,8 +39,8 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request. `owner` owns the jobs that it makes; `max_open_jobs` None: a share of the model's queue.
-    `extension_settings`: those of its key. `has_token`: it sent a token instead of a key.
+    """The sender of a request. `owner` owns its jobs; `max_open_jobs` None: a share of the model's queue.
+    `extension_settings`: from its key. `has_token`: it sent a token instead of a key.
     """
 
     owner: str = ""
@@ -55,7 +55,7 @@ class Caller:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other owner shares this gateway: it has no keys."""
+        """Whether the gateway has no keys, so that all callers are one owner."""
         return not self.key_id and bool(self.roles)
 
     def quota(self, max_queue_depth: int) -> int:
@@ -65,10 +65,10 @@ class Caller:
 
 # D56: docs/design/gateway.md
 class Shares:
-    """The `most` permits of one kind that this process has, and how many of them each owner holds.
+    """This process's `most` permits of one kind, and how many of them each owner holds.
 
-    An owner, and likewise all strangers together, may hold a quarter of them. Without keys all callers are one, who may hold
-    all. `setting` names what sets `most`, if anything does.
+    Each owner may hold a quarter of them, and so may all callers without a key together. Without keys all callers are one
+    owner, who may hold all. `setting` names the setting of `most`, if there is one.
     """
 
     def __init__(self, what: str, most: int, *, setting: str = "") -> None:
@@ -105,7 +105,7 @@ class Shares:
 
     @contextmanager
     def held(self, caller: Caller, *, instead_of: Shares) -> Iterator[None]:
-        """Holds a permit; the caller's permit among `instead_of` is free meanwhile for another request."""
+        """Holds a permit; meanwhile the caller's permit of `instead_of` is free for another request."""
         self.take(caller)
         instead_of._add(caller, -1)
         try:
@@ -122,22 +122,22 @@ class Shares:
 
 
 def cost_of(method: str, path: str) -> float:
-    """What a request takes of its key's rate. The events of many jobs are many looks, so they cost as much as any request."""
+    """A request's cost in its key's rate. Events of many jobs are many reads, so they cost as much as any request."""
     is_look_at_one = method == "GET" and path.startswith("/v1/jobs/") and path != "/v1/jobs/events"
     return POLL_COST if is_look_at_one else 1.0
 
 
 class TokenRefused(Unauthorized):
-    """The refusal of a gateway that takes tokens beside keys; clients of their protocol may know it by another status."""
+    """The refusal of a gateway that also takes tokens; the tokens' protocol may give it another status."""
 
 
 class TokenSource(Protocol):
-    """Keys that are made anew while the gateway runs. `caller` is None for what is no token, or one that has expired."""
+    """Tokens that are renewed while the gateway runs. `caller` is None for an unknown or expired token."""
 
     def caller(self, token: bytes) -> Caller | None: ...
 
     def is_api(self, caller: Caller) -> bool:
-        """Whether this is the caller who may renew the others."""
+        """Whether this caller may renew the tokens of others."""
         ...
 
     def renew(self, name: str) -> None:
@@ -145,14 +145,14 @@ class TokenSource(Protocol):
         ...
 
 
-# Without keys, everybody on this machine counts as the operator of the gateway.
+# Without keys, every caller on this machine is an operator of the gateway.
 EVERYBODY = Caller(roles=frozenset(Role))
 NOBODY = Caller()
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownKey:
-    """`key` None: a caller without a key of ours. `is_stored`: the key is in the store, from which it may be taken away."""
+    """`key` None: a caller without a key of ours. `is_stored`: the key is in the store, where it can be revoked."""
 
     caller: Caller
     bucket: SharedBucket | None
@@ -166,7 +166,7 @@ class KeyAuth:
     """Finds the caller of a request by its Authorization header.
 
     Without keys all requests come from one caller, who may do everything at `rate_per_s` (0: any rate). Valid headers are
-    remembered, so that a known key costs one look-up. `tokens` are taken beside the keys, and so are the keys of the store,
+    remembered, so that a known key costs one look-up. `tokens` are valid beside the keys, and so are the store's keys,
     which `KeyBeat` keeps up to date. `on_limited` is called when a rate refuses a request. `clock` gives monotonic seconds,
     `wall` Unix seconds.
     """
@@ -192,7 +192,7 @@ class KeyAuth:
         self._wall = wall
 
     def take_tokens(self, tokens: TokenSource) -> None:
-        """Take tokens beside the keys; a gateway that takes any is open to nobody without."""
+        """Also accept tokens. A gateway with tokens refuses callers without a key or a token."""
         self.tokens, self._open = tokens, None
 
     @property
@@ -204,18 +204,18 @@ class KeyAuth:
         return key_id.encode() in self._declared
 
     def buckets(self) -> dict[str, SharedBucket]:
-        """The rates that are counted over all gateways, by key; that of a gateway without keys has no name."""
+        """The rates that are counted over all gateways, by key; a gateway without keys has one, with an empty name."""
         known = {"": self._open} if self._open else {name.decode(): one for name, one in self._keys.items()}
         return {name: one.bucket for name, one in known.items() if one.bucket is not None}
 
     def trust_for(self, seconds: float) -> None:
-        """What is known of the store's keys counts for so long. Then their callers are asked to try again."""
+        """Trust the known keys of the store for this time. Afterwards their callers are asked to try again."""
         self._trusted_until = self._clock() + seconds
 
     def follow(self, stored: Mapping[str, Key]) -> set[str]:
-        """Take these for the keys of the store; returns those that no longer open anything, or something else.
+        """Replace the keys of the store; returns the keys that were removed or changed.
 
-        A key of the settings stands before one of the store.
+        A key of the settings takes precedence over one of the store.
         """
         before = {name: one for name, one in self._keys.items() if one.is_stored}
         after = {name.encode("ascii"): key for name, key in stored.items() if not self.declares(name)}
@@ -227,7 +227,7 @@ class KeyAuth:
         return {name.decode() for name in ended}
 
     def admit(self, authorization: bytes | None, address: str, cost: float = 1.0) -> Caller:
-        """The caller; takes `cost` of its rate. Raises `Unauthorized`, the same for every invalid key, or `RateLimited`."""
+        """The caller; takes `cost` from its rate. Raises `Unauthorized`, the same for every invalid key, or `RateLimited`."""
         key = self._find(authorization)
         if key is None or key.expires_at <= self._wall():
             raise self._refusal_to(address, authorization)
@@ -278,8 +278,8 @@ class KeyAuth:
         header = authorization or b""
         key_id, _, secret = header[len(_SCHEME) :].strip().partition(b".")
         key = self._keys.get(key_id, _UNKNOWN)
-        # Unknown ids take the same work as known ones, and the comparison does not end at the first differing byte: the time
-        # that a refusal takes reveals nothing.
+        # Unknown ids take the same work as known ones, and the comparison runs in constant time, so the time of a
+        # refusal reveals nothing.
         right = hmac.compare_digest(hashlib.sha256(secret).digest(), key.secret_hash)
         if not right or key is _UNKNOWN or header[: len(_SCHEME)].lower() != _SCHEME:
             return None
@@ -293,7 +293,7 @@ class KeyAuth:
         if wait_s:
             return RateLimited("too many requests without a valid API key from this address", retry_after_s=wait_s)
         if authorization and self._clock() > self._trusted_until:
-            # It may be a key of the store. Whoever is told that a key is wrong does not try again.
+            # It may be a key of the store. A client that gets a 401 would not try again.
             return _blind()
         log.warning("key_refused", address=address)
         kind = Unauthorized if self.tokens is None else TokenRefused
@@ -322,4 +322,4 @@ def _blind() -> StoreUnavailable:
 
 
 def _nothing() -> None:
-    """Nobody wants to hear of it."""
+    """The default of `on_limited`."""

@@ -1,4 +1,4 @@
-"""What our own routes ask of their callers: one table from route to roles, and one from route to its name in the audit log."""
+"""Two tables of our own routes: from route to roles, and from route to its name in the audit log."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ _ROLES = {
     ("GET", "/ui/openapi.json"): ANY,
     ("GET", "/docs"): ANY,
 }
-# Single jobs that programs submit, cancel and replay are no acts: the log of jobs has them.
+# Submits, cancels and replays of single jobs are not audited: the log of jobs has them.
 _ACTS = {
     ("POST", "/v1/models/{model}/versions"): "load version",
     ("DELETE", "/v1/models/{model}/versions/{version}"): "unload version",
@@ -129,7 +129,7 @@ _ACTS = {
     ("POST", "/ui/workers/{worker}/drain"): "drain worker",
     ("POST", "/ui/workers/{worker}/resume"): "resume worker",
 }
-# Probes, and the page that the `type` of a problem names. Without a key they reveal nothing of models, jobs or workers.
+# Probes, and the pages of a problem's `type`. Without a key they reveal nothing about models, jobs or workers.
 _PROBES = frozenset({"/livez", "/readyz", "/startupz"})
 # The dashboard's sign-in, sign-out, and the files that are the same in every installation.
 PUBLIC_PAGES = frozenset({"/ui/login", "/ui/logout", "/ui/static/{name}"})

@@ -1,13 +1,13 @@
-"""Token buckets: whether a request may pass now, else when it may. Pure; moments are monotonic seconds."""
+"""Token buckets: whether a request may pass now, or else when. Pure; moments are monotonic seconds."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-# The store forgets demand at the same pace (`keys.lua`).
+# The store's demand decays at the same rate (`keys.lua`).
 DEMAND_S = 1.0
-# A process that had no part in the demand gets a little of the rate at once, and its part once the store has heard of it.
+# A process without a share of the demand starts with a small share, until the store knows its demand.
 LEAST_SHARE = 0.01
 
 
@@ -21,7 +21,7 @@ class Bucket:
     seen_at: float = 0.0
 
     def take(self, now: float, cost: float = 1.0) -> float:
-        """Takes `cost` tokens and returns 0, or returns the seconds until so many are there."""
+        """Takes `cost` tokens and returns 0, or returns the seconds until the bucket has them."""
         level = self.burst if self.level < 0.0 else min(self.burst, self.level + (now - self.seen_at) * self.rate_per_s)
         self.seen_at = now
         if level >= cost:
@@ -43,9 +43,9 @@ class Spending:
 class SharedBucket:
     """One gateway process's view of a bucket that all gateways spend from. Holds at most `burst` tokens, starts full.
 
-    The process spends from what it last heard of the common level, which grows by its share of `rate_per_s`: its part of the
-    demand. A level below 0 is what all gateways together let through too much; it grows by the whole rate, because nothing
-    passes anywhere before it is paid back. Alone, the process has the whole rate.
+    The process spends from the last known common level. The level grows by the process's share of `rate_per_s`, which is
+    its share of the demand; a single process has the whole rate. A level below 0 is what all gateways let through beyond
+    the limit; it grows by the whole rate, because no gateway lets requests pass until it is paid back.
     """
 
     __slots__ = (
@@ -71,7 +71,7 @@ class SharedBucket:
         self._is_cut_off = False
 
     def take(self, now: float, cost: float = 1.0) -> float:
-        """Takes `cost` tokens and returns 0, or returns the seconds until so many are likely to be there."""
+        """Takes `cost` tokens and returns 0, or returns the estimated seconds until the bucket has them."""
         self._grow(now)
         self._offered += cost
         if self._level >= cost:
@@ -83,22 +83,22 @@ class SharedBucket:
 
     @property
     def is_used(self) -> bool:
-        """Whether somebody asked since the last report."""
+        """Whether there were requests since the last report."""
         return self._offered > 0.0
 
     def report(self) -> Spending:
-        """What the store is to hear; counting begins anew."""
+        """The counts for the store since the last report."""
         spending = Spending(self._spent, self._offered)
         self._spent = self._offered = 0.0
         return spending
 
     def take_back(self, unheard: Spending) -> None:
-        """The store did not hear of this."""
+        """Count this report again, because it did not reach the store."""
         self._spent += unheard.spent
         self._offered += unheard.offered
 
     def learn(self, now: float, heard: Spending, *, level: float, demand: float) -> None:
-        """The common level and demand once the store had heard of `heard`."""
+        """Take the common level and demand, which include the report `heard`."""
         self._demand = self._demand * math.exp(-(now - self._demand_at) / DEMAND_S) + heard.offered
         self._demand_at = now
         self._share = min(1.0, max(LEAST_SHARE, self._demand / demand)) if demand > 0.0 else 1.0
@@ -106,11 +106,11 @@ class SharedBucket:
         self._is_cut_off = False
 
     def cut_off(self, now: float, gateways: int) -> None:
-        """The store is away: an equal part of rate and burst for each of so many processes."""
+        """Without the store: this process gets an equal part of rate and burst."""
         self._grow(now)
         self._share = 1.0 / gateways
         self._level = min(self._level, self.burst / gateways)
-        # More is not charged later: it came out of a rate that was divided already. All parts together empty the bucket.
+        # More is not charged later, because the rate was already divided. All parts together empty the bucket.
         self._spent = min(self._spent, self.burst / gateways)
         self._is_cut_off = True
 

@@ -13,9 +13,7 @@ from penstock.gateway.auth.rules import RouteRules, require_role
 
 
 class WaitingResponses:
-    """The long polls, event streams and downloads of this process. What waits is no work: its permit among the `requests` is
-    free.
-    """
+    """The long polls, event streams and downloads of this process. While one waits, its permit of `requests` is free."""
 
     def __init__(self, most: int, *, requests: Shares) -> None:
         self._waits = Shares("long polls, event streams and downloads", most, setting="gateway.max_waits")
@@ -26,29 +24,31 @@ class WaitingResponses:
         self._waits.check(caller)
 
     def is_free(self, caller: Caller) -> bool:
-        """Whether one more may wait, for callers who prefer to wait but need not."""
+        """Whether one more response may wait, for callers whose wait is optional."""
         return self._waits.is_free(caller)
 
     def reading(self, caller: Caller, *, instead_of: Shares) -> AbstractContextManager[None]:
-        """For a client that reads a large answer: a permit here instead of the one it has, if one is free."""
+        """For a client that reads a large answer: a permit here in exchange for its own, if one is free."""
         return self._waits.held(caller, instead_of=instead_of) if self.is_free(caller) else nullcontext()
 
     def open(self, caller: Caller) -> AbstractContextManager[None]:
         return self._waits.held(caller, instead_of=self._requests)
 
 
-# Routes that take parameters of the model too, which are known once the model is, and so check the names themselves.
+# Routes whose parameters depend on the model; they check the names themselves once they know it.
 OWN_PARAMETERS = ("/jobs:batch",)
 
 
 def rules_of(request: Request) -> RouteRules:
-    """The rules of the gateway that has the request."""
+    """The rules of the request's gateway."""
     rules: RouteRules = request.app.state.rules
     return rules
 
 
 async def authorize(request: Request) -> Caller:
-    """The caller, once its role and the names of its query parameters are checked. Every route of FastAPI depends on this."""
+    """Check the caller's role and the names of its query parameters; returns the caller. Every FastAPI route depends on
+    this.
+    """
     caller: Caller = request.scope["caller"]
     route, rules = request.scope["route"], rules_of(request)
     require_role(caller, rules.roles_of(request.method, route.path))

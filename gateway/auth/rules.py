@@ -1,4 +1,4 @@
-"""What a part of the gateway says of its routes: who may call them, and which of them the audit log writes down. Pure."""
+"""The rules of one part's routes: who may call them, and which calls the audit log records. Pure."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ MANAGE: Roles = (Role.MANAGE,)
 
 @dataclass(frozen=True)
 class RouteRules:
-    """`roles`: of a route's roles a caller needs one. `acts`: what the audit log calls the routes that it writes down.
+    """`roles`: a caller needs one of a route's roles. `acts`: the names of audited routes in the log.
 
-    `probes` are public paths that count as no request. `public` paths need no key, whatever stands for a parameter at their
-    end. `strict`: where paths begin so, a query parameter that their route does not take is refused.
+    `probes` are public paths that need no permit. `public` paths need no key, for any value of a parameter at their end.
+    `strict`: under paths with these prefixes, unknown query parameters are refused.
     """
 
     roles: Mapping[Place, Roles] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class RouteRules:
     strict: tuple[str, ...] = ()
 
     def roles_of(self, method: str, route: str) -> Roles:
-        """Empty for a public route. A route of which nothing is said takes the role `manage`: a forgotten one opens nothing."""
+        """Empty for a public route. A route without a rule needs the role `manage`, so that a forgotten route is closed."""
         return () if route in self.probes or route in self.public else self.roles.get((method, route), MANAGE)
 
     def is_public(self, path: str) -> bool:
@@ -51,7 +51,9 @@ class RouteRules:
 
 
 def joined(parts: Sequence[RouteRules]) -> RouteRules:
-    """The rules of all parts. Raises `ConfigError` if two speak of one route: an extension decides about its own alone."""
+    """The rules of all parts. Raises `ConfigError` if two parts have rules for one route: extensions decide only about their
+    own.
+    """
     opened = [path for part in parts for path in (*part.probes, *part.public)]
     stated = [place for part in parts for place in part.roles]
     twice = [" ".join(place) for place, count in Counter(stated).items() if count > 1 or place[1] in opened]
@@ -68,7 +70,7 @@ def joined(parts: Sequence[RouteRules]) -> RouteRules:
 
 
 class WrongToken(WrongRole):
-    """A token was sent, and it is of another kind than the route takes."""
+    """The token is of another kind than the route takes."""
 
 
 def require_role(caller: Caller, roles: Roles) -> None:
