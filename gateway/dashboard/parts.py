@@ -1,4 +1,4 @@
-"""What an extension brings to the dashboard: pages of its own, and sections of ours (docs/design/extensions.md)."""
+"""What an extension adds to the dashboard: pages, and sections of our pages (docs/design/extensions.md)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PageGroup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a page. `template` draws it, and finds there what it shows as `section.shown`."""
+    """A part of a page. `template` draws it from `section.shown`."""
 
     template: str
     shown: Any
@@ -30,11 +30,11 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class DashboardPart:
-    """`templates`: the package whose folder `templates` has the extension's, by the first part of their names: `x/page.html`.
+    """`templates`: the package with the extension's folder `templates`, by the first part of their names: `x/page.html`.
 
-    `pages`: whole pages, below `/ui/`. `menu`: the entries of those that are not reached from another page. `of_queues`,
-    `of_model`, `of_job`: a section of the page of queues, of a model, of a job, or None where there is nothing to show.
-    `run_words`: what pages call a run, by the kind in its record.
+    `pages`: whole pages, below `/ui/`. `menu`: entries for pages without links from other pages. `of_queues`,
+    `of_model`, `of_job`: a section of the page of queues, of a model, of a job, or None if there is nothing to show.
+    `run_words`: the name of a run on the pages, by the kind in its record.
     """
 
     templates: Mapping[str, str] = field(default_factory=dict)
@@ -47,5 +47,5 @@ class DashboardPart:
 
 
 async def sections(asked: Iterable[Awaitable[Section | None]]) -> list[Section]:
-    """Those that have something to show, in the order of the extensions."""
+    """The sections that are not None, in the order of the extensions."""
     return [section for one in asked if (section := await one) is not None]

@@ -1,4 +1,4 @@
-"""Reads the queues once a second for all viewers of the overview, and not at all while there are none (D36)."""
+"""Reads the queues once a second for all viewers of the overview, and stops while there are none (D36)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from penstock.gateway.models.registry import ModelRegistry
 
 log = structlog.get_logger(__name__)
 TICK_S = 1.0
-# Polling goes on for a while after the last request, so that the samples survive the way from one page to the next.
+# Polling continues for a while after the last request, so that the samples survive a change of page.
 LINGER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The queues at one moment. `number` grows with each poll. `away`: the store did not answer, so `rows` are old."""
+    """The queues at one moment. `number` grows with each poll. `away`: the store did not answer, and `rows` are old."""
 
     number: int = 0
     rows: list[QueueRow] = field(default_factory=list)
@@ -86,7 +86,7 @@ class OverviewPoller:
                 await self._poll()
                 await asyncio.sleep(self._tick_s)
         finally:
-            # After a gap the old samples would look like a quiet time.
+            # After a gap, the old samples would look like an idle time.
             self._samples.clear()
             self._polling, self._is_fresh = None, False
             self._wake_waiters()

@@ -1,4 +1,4 @@
-"""Pages as HTML: the templates, the headers of every page, and the files that pages load."""
+"""Renders pages as HTML: templates, headers of every page, and the files that pages load."""
 
 # D36: the gateway renders its dashboard itself.
 
@@ -25,7 +25,7 @@ from penstock.gateway.auth.keys import Caller
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# No inline code and no other host: if text of a job were taken for markup, it could neither run nor send anything.
+# No inline code and no other host: text of a job that became markup could neither run nor send anything.
 # Previews of images are data URIs, which cannot run code either.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self'; connect-src 'self'; "
@@ -49,7 +49,7 @@ _FOREVER = "public, max-age=31536000, immutable"
 
 @dataclass(frozen=True, slots=True)
 class MenuEntry:
-    """A link at the top of every page. `name`: what pages give as `here`, for which the link is marked."""
+    """A link at the top of every page. It is marked on pages whose `here` is `name`."""
 
     name: str
     path: str
@@ -71,12 +71,12 @@ class Renderer:
         self._environment: Environment | None = None
 
     def url(self, path: str, **query: str) -> str:
-        """An address of the dashboard as browsers see it. Empty query values are left out."""
+        """An address of the dashboard for browsers. Empty query values are left out."""
         query_text = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items() if value)
         return f"{self._root}{quote(path)}" + (f"?{query_text}" if query_text else "")
 
     async def load(self) -> None:
-        """Load the template library and the templates, in a thread, so that no request waits. `html` needs this first."""
+        """Load the template library and the templates in a thread, so that no request waits. Call it before `html`."""
         if self._environment is None:
             self._environment = await asyncio.to_thread(self._load_templates)
 
@@ -130,13 +130,13 @@ def _files() -> dict[str, Traversable]:
 
 @cache
 def _content(name: str) -> bytes:
-    """Read when a page first needs it: Swagger UI is larger than all other files together, and seldom opened."""
+    """Read on first use: Swagger UI is larger than all other files together and is seldom opened."""
     return _files()[name].read_bytes()
 
 
 @cache
 def asset_address(name: str) -> str:
-    """The address below `/ui/static/`. It changes with the content, so that browsers may cache the file for ever."""
+    """The address below `/ui/static/`. It changes with the content, so that browsers may cache the file forever."""
     return f"{name}?v={hashlib.sha256(_content(name)).hexdigest()[:12]}"
 
 

@@ -34,7 +34,7 @@ def is_page(path: str) -> bool:
 
 
 class Pages:
-    """All pages of one gateway: ours, then those of extensions. `document` gives its OpenAPI document."""
+    """All pages of one gateway: ours, then those of extensions. `document` returns its OpenAPI document."""
 
     def __init__(self, services: Services, extensions: Sequence[DashboardPart], *, document: Document) -> None:
         self._audit = services.audit
@@ -75,14 +75,14 @@ class Pages:
         return await self._sessions.caller(headers)
 
     async def ask_to_sign_in(self, request: Request) -> Response:
-        """The answer to a caller who is not signed in: the way to the sign-in page, the same from every path."""
+        """The answer to a caller who is not signed in: the sign-in page, the same for every path."""
         if request.headers.get("hx-request"):
             return Response(status_code=401, headers={**HEADERS, "hx-redirect": self._renderer.url(SIGN_IN)})
         if request.method != "GET":
             return self._renderer.redirect(SIGN_IN)
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         if request.headers.get("sec-fetch-site") == "cross-site" and session_id(request.headers.get("cookie", "")) == "":
-            # Browsers withhold a strict cookie on a link from another site. This page links on, and then the cookie comes.
+            # Browsers withhold a strict cookie on a link from another site, but send it when this page links to ours.
             return await self._renderer.page("again.html", NOBODY, {"here": "", "target": self._root + target})
         return self._renderer.redirect(SIGN_IN, next=target if target != "/" else "")
 
@@ -118,7 +118,7 @@ class Pages:
         return asset(name)
 
     async def error_page(self, request: Request, problem: ProblemResponse, error: Exception) -> Response:
-        """An error as a page, or as a banner if a script of the page sent the request."""
+        """An error as a page, or as a banner if a page's script sent the request."""
         caller: Caller = request.scope.get("caller") or NOBODY
         known = error if isinstance(error, PenstockError) else None
         template = "_refusal.html" if request.headers.get("hx-request") else "error.html"

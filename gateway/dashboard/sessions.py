@@ -30,9 +30,9 @@ _FORM = "application/x-www-form-urlencoded"
 
 
 class Sessions:
-    """Opens, finds and ends sessions. A cookie holds a random id; the rest is in the store, so all gateways know it (D36).
+    """Opens, finds and ends sessions. A cookie holds a random id; the rest is in the store, shared by all gateways (D36).
 
-    The store has the id's hash and the API key of the session. A key that is removed, replaced or expired ends its sessions.
+    The store has the id's hash and the API key of the session. A key's sessions end when it is removed, replaced or expired.
     """
 
     def __init__(self, store: AsyncStore, auth: KeyAuth) -> None:
@@ -87,14 +87,14 @@ def cookie(session: str, *, path: str, secure: bool, max_age_s: float = SESSION_
 
 
 def is_https(request: Request) -> bool:
-    """True if the browser uses https. Behind a proxy that ends TLS only the page's origin shows that."""
+    """True if the browser uses https. Behind a proxy that ends TLS, only the page's origin shows it."""
     return request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
 
 
 def check_same_site(headers: Headers) -> None:
     """Raises `CrossSite` unless the browser says that one of our own pages sent this.
 
-    No script can set `Sec-Fetch-Site`. Browsers send it over https and on loopback. Elsewhere the `Origin` has to be ours.
+    No script can set `Sec-Fetch-Site`. Browsers send it over https and on loopback. Elsewhere the `Origin` must be ours.
     """
     site = headers.get("sec-fetch-site")
     if site is not None:

@@ -24,7 +24,7 @@ Change = Callable[[Rollout], Rollout]
 
 
 class ModelChanges:
-    """What operators may change, whichever protocol they speak. After each change the registry has seen it.
+    """The changes that operators may make, over any protocol. After each change the registry is refreshed.
 
     Workers follow within milliseconds, at the latest at their next beat; gateways within a second.
     """
@@ -36,7 +36,7 @@ class ModelChanges:
     async def load_version(self, model: str, table: dict[str, Any]) -> None:
         """Have workers load the version that the table names, from its source below their `model_dir`.
 
-        A model that nobody knows comes into being, and its first version is the default. With `slots` 0 nothing is loaded
+        An unknown model is created, with this version as its default. With `slots` 0 nothing is loaded
         until the version is scaled up. Raises `InvalidInput`, `Conflict`.
         """
         if model == RESERVED_NAME:
@@ -81,16 +81,16 @@ class ModelChanges:
         entry, _ = await self._registry.find(model)
         wanted = entry.versions.get(version)
         ready_slots = wanted.capacity.ready_slots if wanted else 0
-        # Callers of a version that is unloaded wait for one load, as they would without the switch.
+        # Callers of an unloaded version wait for one load, as they would without the switch.
         is_off = wanted is not None and (wanted.is_off or wanted.capacity.is_served)
         check_switch(entry.info, version, ready_slots=ready_slots, is_off=is_off)
         await self._changed(model, lambda rollout: rollout.switch(version))
 
     async def scale(self, model: str, slots: Any, *, version: str = "") -> str:
-        """Set the number of slots per worker process, or give it back with `auto`; without a version, that of the default one.
-        The version.
+        """Set the number of slots per worker process of a version (empty: the default one); `auto` undoes that. Returns the
+        version.
 
-        Raises `NotFound`, and `InvalidInput` for what is no number of slots.
+        Raises `NotFound`, and `InvalidInput` for an invalid number of slots.
         """
         await self._registry.refresh()
         entry, default = await self._registry.find(model)
@@ -100,10 +100,10 @@ class ModelChanges:
         return name
 
     async def batch(self, model: str, version: str, policy: dict[str, Any]) -> None:
-        """Give a version that was loaded at run time these fields of a batch policy. Its workers load it anew with them, after
-        the batches that they run.
+        """Set these fields of the batch policy of a version that was loaded at run time. Its workers reload it after
+        their running batches.
 
-        Raises `NotFound`, `InvalidInput`, and `Conflict` for a version that settings name: there they are changed.
+        Raises `NotFound`, `InvalidInput`, and `Conflict` for a version of the settings, which define its policy.
         """
         await self._registry.refresh()
         entry, wanted = await self._registry.find(model, version)
@@ -138,9 +138,9 @@ class ModelChanges:
         await self._changed(model, change)
 
     async def unload_model(self, model: str) -> None:
-        """No new jobs for any version; those that wait still run. Raises `NotFound`.
+        """Stop new jobs for all versions; waiting jobs still run. Raises `NotFound`.
 
-        A model that no settings name is forgotten afterwards; another one comes back with a reset.
+        A model that no settings name is then forgotten; others come back with a reset.
         """
         await self._registry.refresh()
         await self._registry.find(model)
@@ -149,7 +149,7 @@ class ModelChanges:
         await self._changed(model, lambda rollout: rollout.unload_all(known | named, named, now))
 
     async def reset(self, model: str) -> None:
-        """Back to the settings. Versions that these do not name get no new jobs; waiting ones still run. Raises `NotFound`."""
+        """Undo all changes. Versions that no settings name get no new jobs; waiting jobs still run. Raises `NotFound`."""
         await self._registry.refresh()
         if model not in self._registry.rollouts and model not in self._registry.models:
             raise unknown_model(model, self._registry.models)
@@ -158,7 +158,7 @@ class ModelChanges:
         await self._changed(model, lambda rollout: rollout.reset(known, named, now))
 
     async def view(self, model: str) -> dict[str, Any]:
-        """What operators changed, as JSON, and how far each unloaded version is. Raises `NotFound` if there is nothing."""
+        """The operators' changes as JSON, and the state of each unloaded version. Raises `NotFound` if there are none."""
         await self._registry.refresh()
         rollout = self._registry.rollout(model)
         if model not in self._registry.models and rollout == Rollout():
@@ -182,7 +182,7 @@ class ModelChanges:
         return {"waiting": jobs.waiting, "running": jobs.running, "slots": slots.ready + slots.loading, "gone": is_gone}
 
     async def is_gone(self, model: str, version: str = "") -> bool:
-        """Whether nothing is left of a version that was unloaded, so that its name is free; without a version: of any."""
+        """Whether an unloaded version is gone, so that its name is free; without a version: whether all of the model's are."""
         await self._registry.refresh()
         rollout = self._registry.rollout(model)
         versions = {version} if version else {*self._registry.known_versions(model), *rollout.added, *rollout.removed}
@@ -210,7 +210,7 @@ class ModelChanges:
         return entry.info if entry else None
 
     def _require_folder(self) -> None:
-        """Raises `Conflict` if no live worker could load the version. Without any, one that starts later may."""
+        """Raises `Conflict` if no live worker could load the version. Without live workers, a later one may."""
         workers = self._registry.workers
         if workers and not any(worker.loads for worker in workers):
             raise Conflict(
@@ -223,7 +223,7 @@ class ModelChanges:
         await self._registry.refresh()
 
     async def _announce(self, fresh: ModelInfo) -> None:
-        """Announce the version before a worker has loaded it, so that a new model is listed at once."""
+        """Announce the version before any worker has loaded it, so that a new model is listed at once."""
         for _ in range(_TRIES):
             stored = (await self._store.models()).get(fresh.name, StoredModel())
             if await self._store.swap_model(stored, _joined(stored.info, fresh)):
@@ -232,7 +232,7 @@ class ModelChanges:
 
 
 async def change_rollout(store: AsyncStore, model: str, change: Change) -> None:
-    """Replace the model's rollout by what `change` makes of it; again if another process changed it meanwhile.
+    """Replace the model's rollout by `change` of it; repeat if another process changed it in the meantime.
 
     Raises `Conflict` if others keep changing it.
     """
@@ -244,7 +244,7 @@ async def change_rollout(store: AsyncStore, model: str, change: Change) -> None:
 
 
 def _joined(known: ModelInfo | None, fresh: ModelInfo) -> ModelInfo:
-    """The new model, beside versions that were removed and still end their jobs."""
+    """The new model, with removed versions that still finish their jobs."""
     return replace(fresh, versions={**(known.versions if known else {}), **fresh.versions})
 
 
@@ -253,10 +253,11 @@ def _changed_by_others(model: str) -> Conflict:
 
 
 def checked_source(source: Any) -> str:
-    """The relative path of a file below the workers' `model_dir`, or of an archive's folder, which ends with a slash.
+    """The source: a relative path below the workers' `model_dir`, of a file or, with a slash at its end, of an archive's
+    folder.
 
-    Raises `InvalidInput` for everything else: a module's name could import any installed package, and an absolute path could
-    load any file on the worker's disk.
+    Raises `InvalidInput` for other sources: a module's name could import any installed package, and an absolute path
+    could load any file on the worker's disk.
     """
     text = source if isinstance(source, str) else ""
     path = PurePosixPath(text.partition(".py:")[0] + (".py" if ".py:" in text else ""))

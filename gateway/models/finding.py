@@ -1,4 +1,4 @@
-"""What a gateway serves of a model that it and its workers know, and the answers where a name is nobody's. Pure."""
+"""Merges what a gateway and its workers know of a model, and builds the errors for unknown names. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def merged(declared: ModelInfo | None, stored: ModelInfo | None) -> ModelInfo:
         declared,
         policy=policy,
         versions={**stored.versions, **declared.versions, **loaded},
-        # A gateway whose settings say nothing of these follows the workers. No job goes to a queue that no worker knows.
+        # A gateway without settings for these follows the workers, so that every queue is known to a worker.
         request_headers=declared.request_headers or stored.request_headers,
         query=declared.query or stored.query,
         partitions=min(declared.partitions, stored.held) if declared.partitions > 1 else stored.partitions,

@@ -1,4 +1,4 @@
-"""What extensions add to the models of a gateway: who chooses versions, and what may be loaded (docs/design/extensions.md)."""
+"""What extensions add to a gateway's models: choosers of versions, and checks of loads (docs/design/extensions.md)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.rollout import Rollout
 if TYPE_CHECKING:
     from penstock.gateway.models.registry import ModelRegistry, VersionEntry
 
-# As a request has them, with names in lower case.
+# A request's headers, with names in lower case.
 Headers = Iterable[tuple[bytes, bytes]]
 
 
 class VersionChooser(Protocol):
-    """Chooses the version of each request for work that names none, for one model, until the next refresh of the registry."""
+    """Chooses the version of requests that name none, for one model, until the next refresh of the registry."""
 
     def choose(self, headers: Headers) -> VersionEntry:
         """A version whose `chosen` is not empty."""
@@ -26,8 +26,8 @@ class VersionChooser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelsPart:
-    """`chooser` returns None for a model of which it chooses no version. `on_refresh` runs after each refresh in the
-    background; it raises `StoreUnavailable` alone. `check_load` and `check_unload` raise for what must not be.
+    """`chooser` returns None for a model whose versions it does not choose. `on_refresh` runs after each refresh in the
+    background; it may raise only `StoreUnavailable`. `check_load` and `check_unload` raise to refuse.
     """
 
     chooser: Callable[[str, Rollout, Mapping[str, VersionEntry]], VersionChooser | None] | None = None
@@ -39,6 +39,6 @@ class ModelsPart:
 def chooser_of(
     parts: Iterable[ModelsPart], model: str, rollout: Rollout, versions: Mapping[str, VersionEntry]
 ) -> VersionChooser | None:
-    """The first that an extension has; None: the default version gets the requests that name none."""
+    """The first chooser of an extension. None: requests that name no version get the default one."""
     choosers = (part.chooser(model, rollout, versions) for part in parts if part.chooser is not None)
     return next((chooser for chooser in choosers if chooser is not None), None)

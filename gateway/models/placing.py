@@ -1,4 +1,4 @@
-"""Where the first job of a repeat lies, and its version; and the shares of limits that a job of a partition has."""
+"""Finds the partition and version of a repeat's first job, and a partition's share of the limits."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from penstock.model_spec import ModelInfo
 
 
 async def placed(store: AsyncStore, info: ModelInfo, job: NewJob) -> tuple[NewJob, int]:
-    """The job with its share of its owner's quota, and the share of the model's longest queue.
+    """The job with its partition's share of the owner's quota and of the model's queue limit.
 
-    A repeat goes to the partition of its first job, which may be that of another number of partitions. Raises
+    A repeat goes to its first job's partition, which may date from another number of partitions. Raises
     `StoreUnavailable`.
     """
     if job.idempotency_key and job.replay_of is None:
@@ -38,9 +38,7 @@ async def first_of_key(store: AsyncStore, info: ModelInfo, *, owner: str, key: s
 async def version_of_repeat(
     store: AsyncStore, entry: ModelEntry, chosen: VersionEntry, *, owner: str, key: str
 ) -> VersionEntry:
-    """The version of the job that an earlier request with this idempotency key made, whatever would be chosen now; `chosen` if
-    there is no such job.
-    """
+    """The version of the job that an earlier request with this idempotency key made; `chosen` without such a job."""
     first = await first_of_key(store, entry.info, owner=owner, key=key)
     known = None if first is None else await store.read(first)
     return chosen if known is None else entry.versions.get(known.version, chosen)

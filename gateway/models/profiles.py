@@ -1,4 +1,4 @@
-"""Profiles on demand: on request each slot of a model records its next batch, and a second route shows what came of it."""
+"""Profiles on demand: on request each slot of a model records its next batch, and a second route shows the results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Profiles:
         return json_response(profile_view(model, wish, self._registry.workers), status=202)
 
     async def show(self, model: str, caller: CallerParam) -> Response:
-        """The last request for a profile, and how far each slot is with it."""
+        """The last request for a profile, and the state of each slot."""
         await self._registry.find(model)
         wish = await self._store.profile_wish(model)
         if wish is None:

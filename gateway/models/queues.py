@@ -24,7 +24,7 @@ from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.job import LATE_BAND
 from penstock.model_spec import ModelInfo
 
-# Any work is at least so much, so that no rounding takes the last worker away.
+# The minimum of any work, so that rounding never removes the last worker.
 LEAST_WORK_S = 1.0
 MOST_PATTERNS = 100
 _WILD = frozenset("*?[")
@@ -42,9 +42,9 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """One model's queue. `rate` is jobs per second, 0 if not known; `bands` are by name of the priority. `work_s`: how long one
-    worker process would work on all that waits, is due or runs. `is_unloaded`: its next job has a slot started. `is_paused`: no
-    worker takes its jobs.
+    """One model's queue. `rate` is jobs per second, 0 if not known; `bands` are by name of the priority. `work_s`: the time
+    that one worker process would need for all waiting, due and running jobs. `is_unloaded`: its next job starts a slot.
+    `is_paused`: no worker takes its jobs.
     """
 
     model: str
@@ -71,7 +71,7 @@ class QueueView:
 
 
 def queue_of(entry: ModelEntry, stats: QueueStats, now: float, *, refused_at: float = 0.0) -> QueueView:
-    """`now` is monotonic, `refused_at` by the store's clock. Suspects, which run before all others, count as interactive."""
+    """`now` is monotonic, `refused_at` by the store's clock. Suspects run before all others and count as interactive."""
     capacities = [version.capacity for version in entry.versions.values()]
     full_per_s = sum(capacity.full_per_s for capacity in capacities)
     total = SlotCapacity(entry.ready_slots, sum(capacity.per_s for capacity in capacities), full_per_s=full_per_s)
@@ -81,7 +81,7 @@ def queue_of(entry: ModelEntry, stats: QueueStats, now: float, *, refused_at: fl
         waiting = stats.ready.get(band, 0) + (stats.solo if band == 0 else 0)
         bands[name] = Band(waiting, stats.oldest_age_s.get(band, 0.0), _drain_s(waiting, rate))
     is_wanted = stats.now - refused_at <= WANTED_S
-    # More workers would not help a model that is paused, beyond what runs still.
+    # More workers would not help a paused model, except for the jobs that still run.
     there = replace(stats, ready={}, solo=0, due=0) if entry.is_paused else stats
     work_s = _work_s(there, rate / max(1, entry.workers) or full_per_s, is_wanted=is_wanted and not entry.is_paused)
     is_unloaded = entry.default.capacity.on_demand and not entry.wanted_slots
@@ -101,8 +101,8 @@ def queue_of(entry: ModelEntry, stats: QueueStats, now: float, *, refused_at: fl
 def _work_s(stats: QueueStats, per_s: float, *, is_wanted: bool) -> float:
     """`per_s`: jobs that one worker ends per second, 0 if not known.
 
-    Whoever starts workers by this figure starts one for a single job, and for a caller who was refused an answer. Where nobody
-    knows how long jobs take, one worker is enough to find out.
+    A single job, or one refused caller, is enough for a scaler to start one worker. If the time of jobs is unknown, one
+    worker is enough to measure it.
     """
     jobs = stats.depth + stats.due + stats.leased
     if not jobs:
@@ -124,7 +124,7 @@ async def read_queues(store: AsyncStore, entries: Sequence[ModelEntry]) -> list[
 
 
 def _views(entries: Sequence[ModelEntry], stats: Sequence[QueueStats], refused: Mapping[str, float]) -> list[QueueView]:
-    """`stats`: of each queue of each model."""
+    """`stats`: one per queue of each model, in the order of `entries`."""
     now, parts, views = time.monotonic(), iter(stats), []
     for entry in entries:
         own = total([next(parts) for _ in queues_of_model(entry.info)])
@@ -138,13 +138,13 @@ async def stats_of_model(store: AsyncStore, entry: ModelEntry) -> QueueStats:
 
 
 async def unfinished_of(store: AsyncStore, registry: ModelRegistry, model: str, version: str) -> Unfinished:
-    """Over all partitions of a model, also if nobody serves it any more. Raises `StoreUnavailable`."""
+    """Over all partitions of a model, even if no worker serves it. Raises `StoreUnavailable`."""
     info = registry.stored(model).info or ModelInfo(model)
     return all_unfinished(await asyncio.gather(*(store.unfinished(queue, version) for queue in queues_of_model(info))))
 
 
 class QueueReads:
-    """GET /v1/queues[/{model}], for people, and for what scales workers by JSON."""
+    """GET /v1/queues[/{model}], for people, and for scalers of workers that read JSON."""
 
     def __init__(self, store: AsyncStore, *, registry: ModelRegistry) -> None:
         self._store = store
@@ -169,13 +169,13 @@ class QueueReads:
         return json_response(queue_view(queue))
 
     async def scaling(self, model: Annotated[list[str] | None, Query(max_length=MOST_PATTERNS)] = None) -> Response:
-        """The work of these models, or of those whose names fit a pattern such as `text-*`; without any, of all models."""
+        """The work of the models with these names or patterns such as `text-*`; without names, of all models."""
         entries = await self._named(model or ["*"])
         queues = await read_queues(self._store, entries)
         return json_response({"work_s": sum(queue.work_s for queue in queues), "data": [work_view(queue) for queue in queues]})
 
     async def _named(self, patterns: Sequence[str]) -> list[ModelEntry]:
-        """Raises `UnknownModel` for a name that is no model's: what scales workers must not read 0 for a typing error."""
+        """Raises `UnknownModel` for an unknown name: a scaler must not read 0 because of a typing error."""
         entries: dict[str, ModelEntry] = {}
         for pattern in patterns:
             if _WILD.isdisjoint(pattern):
@@ -198,7 +198,7 @@ def work_view(queue: QueueView) -> dict[str, Any]:
 
 
 def queue_view(queue: QueueView) -> dict[str, Any]:
-    """Has every field at all times, `null` if not known: what scales workers must not meet a missing field."""
+    """Every field is always present, `null` if unknown, because scalers fail on missing fields."""
     return {
         "model": queue.model,
         "depth": queue.depth,

@@ -1,4 +1,4 @@
-"""What this gateway knows about models and workers: declared at start, completed by the workers, at most a second old."""
+"""The models and workers that this gateway knows: declared at start, completed by the workers, at most a second old."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from penstock.rollout import Rollout, followed
 log = structlog.get_logger(__name__)
 
 REFRESH_S = 0.5
-# Before a refusal for an unknown model or a missing worker the registry is refreshed, but not more often than this.
+# The registry is refreshed before a refusal for an unknown model or a missing worker, but not more often than this.
 IMPATIENT_S = 0.1
 NOTE_REFUSED_S = 10.0
 _UNKNOWN = VersionInfo(accepts=())
@@ -42,8 +42,8 @@ _UNKNOWN = VersionInfo(accepts=())
 class VersionEntry:
     """One version as a submit needs it. `info` is None until a worker has loaded the version.
 
-    `scale`: the slots per worker process that an operator asked for; None: as the settings say. `is_paused`: an operator paused
-    the model. `chosen`: the words of jobs for which a chooser took the version; empty: the request named it, or it is the
+    `scale`: the slots per worker process that an operator set; None: as the settings say. `is_paused`: an operator paused
+    the model. `chosen`: the words of jobs whose version a chooser picked; empty: the request named it, or it is the
     default.
     """
 
@@ -56,11 +56,11 @@ class VersionEntry:
     chosen: Mapping[str, str] = field(default_factory=dict)
     # The media types that the version accepts; empty while not known.
     accepts: tuple[str, ...] = field(init=False)
-    # Bodies are stored as they came: nothing but the model's own code reads them, not even forms or JSON.
+    # Bodies are stored unchanged: only the model's own code reads them, even forms and JSON.
     takes_raw: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        # Every request reads them.
+        # Attributes, not properties, because every request reads them.
         object.__setattr__(self, "accepts", (self.info or _UNKNOWN).accepts)
         object.__setattr__(self, "takes_raw", MULTIPART in self.accepts)
 
@@ -81,11 +81,11 @@ class ModelEntry:
     default: VersionEntry
     versions: dict[str, VersionEntry]
     backlog: Backlog = field(default_factory=Backlog)
-    # Names the present state of its rollout; empty without one.
+    # Identifies the current state of its rollout; empty without one.
     mark: str = ""
-    # None: the default version gets the requests that name none.
+    # None: requests that name no version get the default one.
     chooser: VersionChooser | None = None
-    # Worker processes with a ready slot of it.
+    # The number of worker processes with a ready slot of the model.
     workers: int = 0
     wanted_slots: int = 0
     is_paused: bool = False
@@ -139,11 +139,11 @@ class ModelRegistry:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def declared_names(self) -> list[str]:
-        """The models that must be served before this gateway is ready: those of its settings, else all known ones."""
+        """The models that must be served before this gateway is ready: its settings' models, or else all known ones."""
         return sorted(self._declared.keys() & self.models.keys() or self.models)
 
     def is_streaming(self, job: Job) -> bool:
-        """Whether the job's version yields chunks, as far as is known."""
+        """Whether the job's version yields chunks; True if unknown."""
         entry = self.models.get(job.model)
         version = entry.versions.get(job.version) if entry is not None else None
         return version is None or version.info is None or version.info.streams
@@ -155,12 +155,12 @@ class ModelRegistry:
         return self.rollouts.get(model, StoredRollout()).rollout
 
     def slots(self, model: str, version: str) -> VersionSlots:
-        """How far the version is from the slots that it is to have."""
+        """The wanted, ready and loading slots of the version."""
         stored = self.rollouts.get(model, StoredRollout())
         return slots_of(self.workers, model, version, scale=stored.rollout.scale.get(version), mark=stored.mark)
 
     def known_versions(self, model: str) -> set[str]:
-        """All versions that anybody announced, including those that are no longer served."""
+        """All announced versions, including those that are no longer served."""
         info = self.stored(model).info
         return set(info.versions) if info else set()
 
@@ -171,22 +171,24 @@ class ModelRegistry:
         return {*(own.versions if own else ()), *declared, *self._served_by_settings(model)}
 
     def _served_by_settings(self, model: str) -> set[str]:
-        """Versions that workers serve and nobody loaded at run time: older workers do not announce those of their settings."""
+        """Versions that workers serve and that were not loaded at run time: older workers do not announce their settings'
+        versions.
+        """
         added = self.rollout(model).added
         slots = (slot for worker in self.workers for slot in worker.slots if slot.model == model)
         return {slot.version for slot in slots if slot.version not in added}
 
     async def now(self) -> float:
-        """The store's clock, by which workers are seen and were started."""
+        """The store's clock, which also dates the workers' starts and announcements."""
         return await self._store.now()
 
     async def refresh(self) -> None:
         """Raises `StoreUnavailable`, and then changes nothing."""
         begun = next(self._refreshes)
-        # Workers announce what a version takes before its slot as ready, so the models are read after the slots.
+        # Workers announce a version's inputs before its slot is ready, so the models are read after the slots.
         workers, rollouts = await asyncio.gather(self._store.workers(), self._store.rollouts())
         models = await self._store.models()
-        # Of two refreshes under way, the first may end last: it must not bring back what it read before a change.
+        # Two refreshes may overlap and end in the other order: the older one must not undo a change.
         if begun < self._newest:
             return
         self._newest, self.rollouts = begun, rollouts
@@ -194,9 +196,9 @@ class ModelRegistry:
         self._seen_at = time.monotonic()
 
     async def find(self, model: str, version: str = "", headers: Headers | None = None) -> tuple[ModelEntry, VersionEntry]:
-        """The model and its version (empty: the default one); raises `NotFound`, which names near matches.
+        """The model and its version (empty: the default one); raises `NotFound` with near matches.
 
-        `headers` are those of a request for work: if it names no version, the chooser of the model chooses.
+        `headers`: of a request for work. If it names no version, the model's chooser picks one.
         """
         entry = self.models.get(model)
         if entry is None or (version and version not in entry.versions):
@@ -212,7 +214,7 @@ class ModelRegistry:
         return entry, wanted
 
     async def look_again(self) -> None:
-        """Refresh unless that happened a moment ago. If the store cannot be reached, nothing changes."""
+        """Refresh unless the last refresh is recent. Without the store, nothing changes."""
         async with self._lock:
             if time.monotonic() - self._seen_at < IMPATIENT_S:
                 return
@@ -228,7 +230,7 @@ class ModelRegistry:
             self._spawn(self._measure(entry))
 
     async def note_refused(self, entry: ModelEntry) -> None:
-        """A caller who would have waited for an answer found no ready slot; whoever starts workers hears of it."""
+        """Note that an answer-now request was refused without a ready slot, for scalers of workers."""
         before, entry.backlog.refused_at = entry.backlog.refused_at, time.monotonic()
         if entry.backlog.refused_at - before > NOTE_REFUSED_S:
             with suppress(StoreUnavailable):
@@ -252,7 +254,7 @@ class ModelRegistry:
             wanted = replace(wanted, held=max(wanted.held, declared.partitions))
             known = announced.info
             if known is None or known.held < wanted.held or not declared.versions.keys() <= known.versions.keys():
-                # If another gateway was quicker, its announcement suffices: each gateway has its versions in its own settings.
+                # If another gateway was quicker, its announcement is enough: each gateway has its versions in its own settings.
                 await self._store.swap_model(announced, wanted)
 
     async def _refresh_for_ever(self) -> None:
@@ -260,7 +262,7 @@ class ModelRegistry:
             await asyncio.sleep(REFRESH_S)
             try:
                 await self.refresh()
-                # The store may have been out of reach at the start, and it may come back empty later.
+                # The store may have been unreachable at the start, or may come back empty later.
                 if not self._declared.keys() <= self._stored.keys() | self.rollouts.keys():
                     await self._announce()
                 for part in self.parts:
@@ -269,7 +271,7 @@ class ModelRegistry:
             except StoreUnavailable as error:
                 log.debug("registry_blind", reason=error.message)
             except Exception:
-                # The task must outlive a bug or an entry that cannot be read: no worker would be seen to come or go any more.
+                # The task must survive a bug or an unreadable entry, or the registry would never change again.
                 log.exception("registry_unreadable")
 
     def _rebuild(self, stored: Mapping[str, StoredModel], workers: list[WorkerInfo]) -> None:
@@ -289,7 +291,7 @@ class ModelRegistry:
         self._forget_others()
 
     def _forget_others(self) -> None:
-        """Of versions that come and go for months nothing stays behind."""
+        """Otherwise versions that come and go for months would fill memory."""
         served = {(entry.name, version) for entry in self.models.values() for version in entry.versions}
         self._validators.forget_all_but(served)
         self._starts.forget_all_but(served)
@@ -324,7 +326,7 @@ class ModelRegistry:
 
     def _capacity(self, key: tuple[str, str], slots: Sequence[SlotInfo], now: float, *, is_wanted: bool) -> SlotCapacity:
         if self.rollout(key[0]).paused:
-            # Slots that claim nothing serve nobody, however many are loaded.
+            # Slots of a paused model are loaded but claim no jobs.
             return SlotCapacity(latency_s=capacity_of(slots).latency_s)
         capacity = self._starts.known(key, capacity_of(slots), now, is_wanted=is_wanted)
         return capacity if capacity.ready_slots else on_demand(capacity, slots, scaling_of(self.workers, *key))

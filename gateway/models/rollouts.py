@@ -1,4 +1,4 @@
-"""The routes that change models while they run: load, switch, scale, unload, undo, and what is left of what was unloaded."""
+"""The routes that change models while they run: load, switch, scale, unload, undo, and the state of unloaded versions."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Rollouts:
     async def load(self, model: str, request: Request, caller: CallerParam) -> Response:
         """`{"version": "2", "source": "path in worker.model_dir", ...}` and any key of a version's settings.
 
-        A model that nobody knows comes into being. With `"slots": 0` nothing is loaded before the version is scaled up.
+        An unknown model is created. With `"slots": 0` the version is loaded when it is scaled up.
         """
         await self._changes.load_version(model, await read_object(request))
         return self._answer(model, status=202)
@@ -92,9 +92,10 @@ class Rollouts:
         return self._answer(model, status=200)
 
     async def scale(self, model: str, request: Request, caller: CallerParam) -> Response:
-        """`{"workers": 2, "version": "1"}`: the slots that each worker process is to have of the version, without `version` of
-        the default one. 0 is allowed: its jobs then wait. With `"auto"` the settings say it again, or the work does. A slot
-        that goes ends what it runs.
+        """`{"workers": 2, "version": "1"}`: the version's number of slots in each worker process; without `version`, the
+        default
+        one's. With 0 its jobs wait. With `"auto"` the settings, or the work, decide again. A slot that is removed finishes
+        its batch.
         """
         await self._registry.find(model)
         body = await read_object(request)
@@ -105,26 +106,26 @@ class Rollouts:
         return self._answer(model, status=202)
 
     async def unload(self, model: str, version: str, caller: CallerParam) -> Response:
-        """The version gets no new jobs from now on; those that wait for it still run, then its workers unload it."""
+        """The version gets no new jobs; waiting jobs still run, then its workers unload it."""
         await self._changes.unload_version(model, version)
         return self._answer(model, status=202)
 
     async def unload_all(self, model: str, caller: CallerParam) -> Response:
-        """The model gets no new jobs from now on; those that wait still run, then its workers unload it.
+        """The model gets no new jobs; waiting jobs still run, then its workers unload it.
 
-        `GET /v1/models/{model}/rollout` says what is left. A model that settings name comes back with a reset.
+        `GET /v1/models/{model}/rollout` shows what is left. A model of the settings comes back with a reset.
         """
         await self._changes.unload_model(model)
         return self._answer(model, status=202)
 
     async def show(self, model: str, caller: CallerParam) -> Response:
-        """What operators changed, and of each version that was unloaded: how many of its jobs wait and run, and its slots."""
+        """The operators' changes, and for each unloaded version its waiting and running jobs and its slots."""
         return json_response(await self._changes.view(model))
 
     async def reset(self, model: str, caller: CallerParam) -> Response:
         """Undo all changes: the model is served as the settings of gateways and workers say.
 
-        Versions that no settings name get no new jobs from now on; jobs that wait for them still run, then they are forgotten.
+        Versions that no settings name get no new jobs; their waiting jobs still run, then the versions are forgotten.
         """
         await self._changes.reset(model)
         return self._answer(model, status=200)

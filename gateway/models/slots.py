@@ -1,4 +1,4 @@
-"""How far a version is from the slots that it is to have, over all workers, and why it has none. Pure."""
+"""The wanted and ready slots of a version over all workers, and why it has none. Pure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ NOT_LOADED = "could not be loaded"
 UNLOADED = "unloaded; the next job has it loaded"
 SCALED_TO_NONE = "scaled to no slots"
 PAUSED = "paused; its jobs wait until it is resumed"
-# How much of a load error a refusal shows: a long sentence, and what to do about it.
+# The part of a load error that a refusal shows: a long sentence and a hint.
 _MOST_REASON_CHARS = 600
 _MOST_REASONS = 8
 
 
 class SlotsState(StrEnum):
-    """`UNLOADED`: the next job has a slot started. `UNSERVED`: no live worker has to do with the version."""
+    """`UNLOADED`: the next job starts a slot. `UNSERVED`: no live worker knows the version."""
 
     REACHED = "reached"
     FAILED = "failed"
@@ -34,12 +34,12 @@ class SlotsState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VersionSlots:
-    """The slots of one version as all live workers announced them last: how many are wanted, ready and loading, and why others
-    do not run (one reason each).
+    """The slots of one version in the last announcements of all live workers: wanted, ready, loading, and the reasons of
+    the others, one each.
 
-    `scale`: what an operator asked for, per worker process; None: as the settings say. `is_followed`: every live worker has
-    taken up the present rollout of the model. `wakes_in_s`: how long the slot of the next job takes to start, if a worker has
-    one started for it; 0: nobody knows yet.
+    `scale`: the number per worker process that an operator set; None: as the settings say. `is_followed`: every live worker
+    has applied the current rollout of the model. `wakes_in_s`: the start time of the next job's slot, if a worker starts
+    one on demand; 0: unknown.
     """
 
     wanted: int = 0
@@ -52,7 +52,7 @@ class VersionSlots:
 
     @property
     def state(self) -> SlotsState:
-        """`REACHED`: exactly the wanted slots are ready, which may be none if the version was scaled to none."""
+        """`REACHED`: exactly the wanted slots are ready, also if none is wanted."""
         if not self.is_followed or self.loading:
             return SlotsState.PENDING
         if self.ready == self.wanted and (self.wanted or self.scale == 0):
@@ -65,12 +65,12 @@ class VersionSlots:
 
     @property
     def reasons(self) -> list[str]:
-        """Each reason once, as far as a view shows them."""
+        """The distinct reasons, as many as a view shows."""
         return [_shortened(reason) for reason in list(dict.fromkeys(self.failed))[:_MOST_REASONS]]
 
     @property
     def why(self) -> str:
-        """Why none is ready: the version is scaled to none, the load error, else that it is loading or served by nobody."""
+        """Why no slot is ready: the version is scaled to none, failed to load, is loading, or has no worker."""
         if self.scale == 0:
             return SCALED_TO_NONE
         if self.failed:
@@ -83,7 +83,7 @@ class VersionSlots:
 def slots_of(
     workers: Sequence[WorkerInfo], model: str, version: str, *, scale: int | None = None, mark: str = ""
 ) -> VersionSlots:
-    """`scale` is the number that an operator set, if one did, and `mark` names the present rollout of the model."""
+    """`scale`: the number that an operator set, if any. `mark` identifies the current rollout of the model."""
     slots = [slot for worker in workers for slot in _slots(worker, model, version)]
     return VersionSlots(
         wanted=sum(_wanted(worker, model, version) for worker in workers),
@@ -97,7 +97,7 @@ def slots_of(
 
 
 def scaling_of(workers: Sequence[WorkerInfo], model: str, version: str) -> list[ScalingInfo]:
-    """What each worker announces of the version whose slots follow its work there."""
+    """The announcements of the workers that scale the version's slots by its work."""
     infos = (worker.scaling.get(model, {}).get(version) for worker in workers)
     return [info for info in infos if info is not None]
 
@@ -113,7 +113,7 @@ def _wanted(worker: WorkerInfo, model: str, version: str) -> int:
 
 
 def _shortened(reason: str) -> str:
-    """The text without its middle: a load error begins with what is wrong and ends with what to do."""
+    """The text without its middle: a load error begins with the fault and ends with the hint."""
     if len(reason) <= _MOST_REASON_CHARS:
         return reason
     half = _MOST_REASON_CHARS // 2

@@ -1,7 +1,8 @@
-"""How long it takes until a version has a slot again while none is ready: what this gateway has seen. Pure; time is passed in.
+"""Estimates how long a version without a ready slot needs to get one, from starts that this gateway saw. Pure; time is
+passed in.
 
-The time that counts for a caller runs from the first job that finds no ready slot to the first slot that is: whatever starts
-workers must notice, a machine or a pod must come, and the model must load.
+The time runs from the first job without a ready slot to the first ready slot: the scaler must notice, a machine or a pod
+must start, and the model must load.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from penstock.broker.backlog import SlotCapacity
 
-# What took longer began for another reason, such as a fault that somebody had to mend.
+# Longer times have another cause, such as a fault that a person had to fix.
 LONGEST_START_S = 3600.0
-# A start that takes longer than the last one is about to end, or nobody knows when.
+# The least remaining time of a start, as a share of the last start's time.
 _OVERDUE_SHARE = 0.25
 
 Version = tuple[str, str]
@@ -21,7 +22,7 @@ Version = tuple[str, str]
 
 @dataclass(slots=True)
 class _SeenStart:
-    """`one`: the capacity of one slot when slots were ready last. `since`: jobs have waited without one from then on."""
+    """`one`: the capacity of one slot when slots were last ready. `since`: when jobs began to wait without a slot."""
 
     one: SlotCapacity = field(default_factory=SlotCapacity)
     took_s: float = 0.0
@@ -29,13 +30,13 @@ class _SeenStart:
 
 
 class SlotStarts:
-    """What is remembered of each version."""
+    """The last start of each version."""
 
     def __init__(self) -> None:
         self._seen: dict[Version, _SeenStart] = {}
 
     def known(self, version: Version, now_has: SlotCapacity, now: float, *, is_wanted: bool) -> SlotCapacity:
-        """What the version has now; while no slot is ready, what one slot could do and in how many seconds, as far as is known.
+        """The version's capacity; without a ready slot, the capacity of one slot and the seconds until its start, if known.
 
         `is_wanted`: jobs wait for the model, or a caller was just refused because no slot is ready.
         """

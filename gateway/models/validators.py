@@ -14,13 +14,13 @@ log = structlog.get_logger(__name__)
 
 
 class Validators:
-    """By model and version; one is compiled anew when its schema changes."""
+    """Validators by model and version. A changed schema is compiled again."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[dict[str, Any], jsonschema_rs.Validator | None]] = {}
 
     def of(self, model: str, version: str, info: VersionInfo | None) -> jsonschema_rs.Validator | None:
-        """None without a schema, and for one that cannot be compiled."""
+        """None without a schema, or if it cannot be compiled."""
         schema = info.input_schema if info else None
         if not schema:
             return None
@@ -35,7 +35,7 @@ class Validators:
 
 
 def _no_fetching(uri: str) -> Any:
-    """The author of a model writes its schema: the schema must not make the gateway open files or connections."""
+    """A model's author writes its schema, which must not make the gateway open files or connections."""
     raise ValueError(f"remote references are not followed: {uri[:80]}")
 
 

@@ -16,7 +16,7 @@ def model_view(entry: ModelEntry, workers: Sequence[WorkerInfo]) -> dict[str, An
     info = entry.info
     versions = {name: _version_view(entry, name, workers) for name in entry.versions}
     return {
-        # Clients of other servers read these four. `created` is 0: nobody keeps when a model came.
+        # Clients of other servers read these four. `created` is 0, because it is not stored.
         "id": info.name,
         "object": "model",
         "created": 0,
@@ -90,8 +90,8 @@ def _version_view(entry: ModelEntry, name: str, workers: Sequence[WorkerInfo]) -
 
 
 def scaling_view(infos: Sequence[ScalingInfo]) -> dict[str, Any]:
-    """How the slots of a version follow its work, over all workers; `null` is what is not known yet. The bounds count slots per
-    worker process, as the settings do.
+    """The scaling of a version's slots by its work, over all workers; `null`: unknown. The bounds are per worker process, as in
+    the settings.
     """
     last = max(infos, key=lambda info: info.changed_at)
     return {
@@ -110,7 +110,7 @@ def _serves(slot: SlotInfo, model: str, version: str) -> bool:
 
 
 def calls_view(calls: LearnedCalls) -> dict[str, Any]:
-    """What a slot has learned of calls of the model: by which measure of their size, and the seconds by that size."""
+    """What a slot has learned about the model's calls: the measure of their size, and the seconds by size."""
     return {
         "measure": calls.measure,
         "items_per_call": calls.items_per_call,
@@ -148,7 +148,7 @@ def _slot_view(slot: SlotInfo) -> dict[str, Any]:
 
 
 def rebased(schema: Any, base: str) -> Any:
-    """The schema with its `#/...` references changed to point below `base`, where the document has it."""
+    """The schema with its `#/...` references moved below `base`, its place in the document."""
     if isinstance(schema, dict):
         moved = {key: rebased(value, base) for key, value in schema.items()}
         ref = schema.get("$ref")

@@ -1,4 +1,4 @@
-"""Waiting for a change of a model: until its slots are as wanted, or until nothing is left of what was unloaded."""
+"""Waiting for a change of a model: until its slots are as wanted, or until unloaded versions are gone."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _ENDS = (SlotsState.REACHED, SlotsState.FAILED, SlotsState.UNLOADED)
 
 
 async def await_slots(registry: ModelRegistry, model: str, version: str = "", *, timeout_s: float) -> VersionSlots:
-    """The slots of the version (empty: the default one) once they are as wanted, or cannot be, or `timeout_s` has passed.
+    """The slots of the version (empty: the default one) once they are as wanted, have failed, or `timeout_s` has passed.
 
-    The caller reads from `state` which of these it is. Raises `NotFound`, also if the version is unloaded meanwhile.
+    `state` says which of these. Raises `NotFound`, also if the version is unloaded in the meantime.
     """
     until = time.monotonic() + timeout_s
     await registry.look_again()
@@ -32,7 +32,7 @@ async def await_slots(registry: ModelRegistry, model: str, version: str = "", *,
 
 
 async def await_gone(changes: ModelChanges, model: str, version: str = "", *, timeout_s: float) -> bool:
-    """Whether nothing is left of what was unloaded, after at most `timeout_s`. Then the names can be loaded again.
+    """Whether the unloaded versions are gone, after at most `timeout_s`. Then their names can be loaded again.
 
     Without a version: of any version of the model. Raises `StoreUnavailable`.
     """

@@ -1,1 +1,1 @@
-"""What every gRPC service of a gateway shares: the port, keys and permits, refusals, streams of requests, health (D91)."""
+"""The shared parts of all gRPC services of a gateway: port, keys and permits, refusals, streams, health (D91)."""

@@ -1,6 +1,6 @@
-"""Every call passes here: its key, its role, its permit, the reading of its message, its count, and how it is refused.
+"""Guards every call: checks key and role, takes a permit, reads the message, counts, and refuses.
 
-The rules are those of HTTP, and so are the permits that the calls take.
+Rules and permits are the same as for HTTP.
 """
 
 # D91: docs/design/protocols.md
@@ -37,8 +37,8 @@ RawHeaders = tuple[tuple[bytes, bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class RpcMethod:
-    """`path`: the route of HTTP whose roles it needs, after its method; empty: it needs no key. `permits`: those of
-    which a call takes one while it is served; None: none. `codes`: how it is refused, by the status that HTTP would have.
+    """`path`: the HTTP method and route whose roles it needs; empty: it needs no key. `permits`: each
+    call holds one of them; None: no permits. `codes`: the gRPC status of a refusal, by its HTTP status.
     """
 
     name: str
@@ -50,7 +50,7 @@ class RpcMethod:
 
 @dataclass(frozen=True, slots=True)
 class Rpc:
-    """One call: who makes it, and what came beside its message. `context` is gRPC's own."""
+    """One call: its caller and its metadata. `context` is gRPC's own."""
 
     method: RpcMethod
     caller: Caller
@@ -58,7 +58,7 @@ class Rpc:
     head: Head
     context: Any
     address: str
-    # Gets the trace of the job, as the scope of an HTTP request does.
+    # Receives the job's trace, like the scope of an HTTP request.
     scope: dict[str, Any] = field(default_factory=dict)
     connection: ClientConnection = field(default_factory=ClientConnection)
 
@@ -73,9 +73,9 @@ Serve = Callable[[Rpc], Awaitable[T]]
 
 
 class MessagePermits:
-    """How many messages are read at a time, because gRPC keeps each whole in memory. The rest wait in turn.
+    """The number of messages read at a time, because gRPC keeps each whole in memory. The rest wait in order.
 
-    An owner may have half of the permits, unless it is the only one.
+    An owner may hold half of the permits, or all if it is the only owner.
     """
 
     def __init__(self, most: int) -> None:
@@ -96,7 +96,7 @@ class MessagePermits:
             if turn.cancelled():
                 self._waiting.remove((caller, turn))
             else:
-                # It was given its permit at the same moment.
+                # The permit was granted at the moment of the cancellation.
                 self.give_back(caller)
             raise
 
@@ -135,8 +135,8 @@ class RpcGuard:
         self._revoked: set[asyncio.Task[Any]] = set()
 
     def unary(self, method: RpcMethod, answer: Callable[[Rpc, bytes], Coroutine[Any, Any, bytes]]) -> Any:
-        """gRPC's handler of a method with one message each way. To gRPC its request is a stream, which is read only once the
-        caller is known: strangers send nothing into memory.
+        """gRPC's handler of a method with one message each way. gRPC sees a stream, so that the message is read only after
+        the caller is checked: strangers cannot fill memory.
         """
 
         async def serve(_: Any, context: Any) -> bytes:
@@ -148,7 +148,7 @@ class RpcGuard:
         return grpc.stream_unary_rpc_method_handler(serve)
 
     def stream(self, method: RpcMethod, serve: Serve[None]) -> Any:
-        """gRPC's handler of a method that reads and writes as it likes."""
+        """gRPC's handler of a method that reads and writes messages in any order."""
 
         async def whole(_: Any, context: Any) -> None:
             await self._served(method, context, serve)
@@ -197,13 +197,13 @@ class RpcGuard:
             self._revoked.discard(task)
 
     def end_calls_of(self, keys: set[str]) -> None:
-        """End what is under way for these keys, which no longer open anything."""
+        """End the calls under way of these keys, which were revoked."""
         for task in [task for task, key in self._callers.items() if key in keys]:
             self._revoked.add(task)
             task.cancel()
 
     def _admitted(self, method: RpcMethod, context: Any, headers: RawHeaders) -> Rpc:
-        """The call, once its metadata, its key and its role are checked: a stranger learns of no model (D15)."""
+        """The call, after its metadata, key and role are checked: strangers learn no model (D15)."""
         head, address = read_head(headers), address_of(context.peer())
         caller = NOBODY
         if method.path:
@@ -212,7 +212,7 @@ class RpcGuard:
         return Rpc(method, caller, headers, head, context, address)
 
     def admit(self, head: Head, address: str) -> Caller:
-        """The caller of one request; raises as `KeyAuth.admit`. A request of a stream counts as any other."""
+        """The caller of one request; raises as `KeyAuth.admit`. Each request of a stream counts."""
         try:
             return self._auth.admit(head.get(b"authorization"), address)
         except RateLimited as error:
@@ -250,8 +250,8 @@ class RpcGuard:
         return data
 
     async def until_gone(self, work: Coroutine[Any, Any, T], connection: ClientConnection) -> T:
-        """What the work returns. If the caller leaves or its deadline passes, the work goes on until it has noticed: a job is
-        cancelled then, as on a lost connection of HTTP.
+        """The result of the work. If the caller leaves or its deadline passes, the work continues until it notices and cancels
+        its job, as for a lost HTTP connection.
         """
         task = self.background(work)
         try:
@@ -271,16 +271,16 @@ class RpcGuard:
     def _end(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            # Whoever waits for the task raises it; a caller that has left does not.
+            # Marks the error as retrieved: an awaiting caller raises it, and `_note_bug` logs it for one that has left.
             task.exception()
 
     async def finish(self) -> None:
-        """Wait for what goes on behind calls that have ended."""
+        """Wait for the background tasks of ended calls."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 def _note_bug(task: asyncio.Task[Any]) -> None:
-    """Log a fault of ours that no caller is left to hear of."""
+    """Log a bug whose caller has left."""
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, (ClientGone, PenstockError)):
         log.error("request_failed", exc_info=error)
@@ -291,6 +291,6 @@ def _raw(name: str, value: str | bytes) -> tuple[bytes, bytes]:
 
 
 def address_of(peer: str) -> str:
-    """The address in gRPC's name of a peer, as `ipv4:127.0.0.1:50312` or `ipv6:%5B::1%5D:50312`."""
+    """The address in gRPC's name of a peer, such as `ipv4:127.0.0.1:50312` or `ipv6:%5B::1%5D:50312`."""
     kind, _, rest = unquote(peer).partition(":")
     return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else rest[:80]

@@ -1,4 +1,4 @@
-"""The messages of a protocol, read from the descriptors that `make proto` writes: no code is generated for them."""
+"""The messages of a protocol, from the descriptors that `make proto` writes. No code is generated."""
 
 # D91: docs/design/protocols.md
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock.errors import BadRequest
 
 
 class MessagePool:
-    """A pool of its own: the default one would clash with the messages of a client in the same process."""
+    """A separate pool: the default one would clash with the messages of a client in the same process."""
 
     def __init__(self, package: str, file: str) -> None:
         self.descriptors: Any = descriptor_pool.DescriptorPool()
@@ -35,7 +35,7 @@ class MessagePool:
 
 
 def parsed(kind: Any, data: bytes) -> Any:
-    """Raises `BadRequest` for bytes that are no message of this kind."""
+    """Raises `BadRequest` for bytes that are not a message of this kind."""
     try:
         return kind.FromString(data)
     except DecodeError:

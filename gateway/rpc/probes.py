@@ -42,7 +42,7 @@ def probe_services(
 
 
 class GrpcHealth:
-    """The health of the server as a whole: it serves if it can serve every declared model.
+    """The health of the whole server: SERVING if it can serve every declared model.
 
     `names` are the services that may be asked for. `streams`: the permits of watchers.
     """
@@ -64,7 +64,7 @@ class GrpcHealth:
         return _written(await self._health.is_ready())
 
     async def watch(self, rpc: Rpc) -> None:
-        """Sends the health now, and each change of it until this gateway stops."""
+        """Sends the health and each change of it, until this gateway stops."""
         message = await rpc.context.read()
         if message is aio.EOF:
             raise BadRequest("the call has no message")
@@ -91,7 +91,7 @@ def _written(ready: bool) -> bytes:
 
 
 class Reflection:
-    """What is served, in descriptors. Names of methods and messages only, so every role may ask."""
+    """The descriptors of the services. They name only methods and messages, so every role may read them."""
 
     def __init__(self, pool: MessagePool, names: Sequence[str], *, streams: Shares) -> None:
         for module in (health_pb2, reflection_pb2):

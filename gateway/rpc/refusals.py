@@ -17,7 +17,7 @@ from penstock.gateway.rpc.pool import MessagePool
 
 log = structlog.get_logger(__name__)
 
-# By the status that HTTP has for the same error; every other one is INTERNAL.
+# By the HTTP status of the same error. All others are INTERNAL.
 CODES: Mapping[int, Any] = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -36,7 +36,7 @@ CODES: Mapping[int, Any] = {
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
     507: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
-# Clients refuse more than 8 KiB of metadata. The text stands there twice, once with up to three bytes for one.
+# Clients refuse more than 8 KiB of metadata. It contains the text twice, once escaped to up to three times its size.
 _MOST_TEXT_BYTES = 1_024
 _POOL = MessagePool(__package__, "status.binpb")
 _TYPES = "type.googleapis.com/google.rpc."
@@ -46,7 +46,7 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class RpcRefusal:
-    """How one call ends. `trailing` is its metadata."""
+    """The status that ends a call. `trailing` is its metadata."""
 
     code: grpc.StatusCode
     text: str
@@ -54,9 +54,9 @@ class RpcRefusal:
 
 
 def refusal_of(error: Exception, *, method: str, given_id: bytes | None, codes: Mapping[int, Any] = CODES) -> RpcRefusal:
-    """How a call that failed with `error` ends; `given_id` is the caller's own x-request-id. `codes`: gRPC's by those of HTTP.
+    """The refusal of a call that failed with `error`; `given_id`: the caller's x-request-id. `codes`: gRPC's status by HTTP's.
 
-    Logs what an operator has to know: a store that cannot be reached, and bugs with their traceback.
+    Logs what an operator must know: an unreachable store, and bugs with their traceback.
     """
     request_id = problems.request_id_of(given_id)
     shown = error if isinstance(error, PenstockError) else problems.internal_error()
@@ -71,7 +71,7 @@ def refusal_of(error: Exception, *, method: str, given_id: bytes | None, codes: 
     wait_s = 0 if after_s is None else problems.retry_after(after_s, draw=random.random())
     trailing: list[tuple[str, str | bytes]] = [("x-request-id", request_id)]
     if wait_s:
-        # The second one is what gRPC's own retries wait for.
+        # gRPC's own retries read the second one.
         trailing += [("retry-after", str(wait_s)), ("grpc-retry-pushback-ms", str(wait_s * 1_000))]
     if members["job"]:
         trailing.append(("x-penstock-job", members["job"]))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# gRPC's core writes lines of its own about malformed requests, with which anybody could fill the disk.
+# gRPC's core logs malformed requests, and any client could fill the disk with them.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
@@ -25,11 +25,11 @@ from penstock.settings.gateway import GatewaySettings
 
 log = structlog.get_logger(__name__)
 
-# A stream keeps an unfinished message in memory for as long as its client likes, so there are fewer of them than over HTTP.
+# A client can keep a stream's unfinished message in memory, so fewer streams are allowed than over HTTP.
 MAX_STREAMS = 256
-# Of one connection. A client with more calls waits, or opens another connection.
+# Calls per connection. A client with more calls waits, or opens another connection.
 _CALLS_PER_CONNECTION = 1_024
-# gRPC refuses calls with more metadata, after it has read them.
+# gRPC refuses calls with more metadata, after reading it.
 _METADATA_BYTES = 2 * MAX_HEADER_BYTES
 _SECOND = 1_000
 _PING_AFTER_S, _PING_TIMEOUT_S, _LEAST_PING_S, _IDLE_S = 60, 20, 10, 600
@@ -50,7 +50,7 @@ class RpcAddress:
 
 @dataclass(frozen=True, slots=True)
 class RpcShared:
-    """What the gRPC ports of a process have in common. `shared`: siblings bind the same ports."""
+    """The common parts of a process's gRPC ports. `shared`: siblings bind the same ports."""
 
     guard: RpcGuard
     table: GatewaySettings
@@ -67,7 +67,7 @@ def stream_permits(table: GatewaySettings) -> Shares:
 
 
 class RpcPort:
-    """Serves these services. `on_stop` is called before calls are given their last seconds."""
+    """Serves these services. `on_stop` is called before the grace time of calls begins."""
 
     def __init__(
         self, address: RpcAddress, services: Services, shared: RpcShared, *, on_stop: Callable[[], None] = lambda: None
@@ -79,7 +79,7 @@ class RpcPort:
         self._server: Any = None
 
     async def start(self) -> None:
-        """Raises `ConfigError` if the address cannot be bound, or for a certificate that cannot be read."""
+        """Raises `ConfigError` if the address cannot be bound or a certificate cannot be read."""
         table = self._shared.table
         self._server = aio.server(
             options=self._limits(),
@@ -101,7 +101,7 @@ class RpcPort:
         log.info("grpc_listening", address=address, tls=table.grpc_certificate is not None, pid=os.getpid())
 
     async def stop(self, grace_s: float) -> None:
-        """Have clients go elsewhere; calls under way may end for `grace_s`."""
+        """Send clients elsewhere; calls under way have `grace_s` to end."""
         if self._server is None:
             return
         self._on_stop()
@@ -119,14 +119,14 @@ class RpcPort:
             ("grpc.max_concurrent_streams", _CALLS_PER_CONNECTION),
             ("grpc.max_allowed_incoming_connections", table.max_connections),
             ("grpc.server_handshake_timeout_ms", round(table.head_timeout_s * _SECOND)),
-            # Whoever has gone without a word is noticed, and whoever asks too often whether we are there is hung up on.
+            # Clients that vanished are detected, and a client that pings too often is disconnected.
             ("grpc.keepalive_time_ms", _PING_AFTER_S * _SECOND),
             ("grpc.keepalive_timeout_ms", _PING_TIMEOUT_S * _SECOND),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_ping_interval_without_data_ms", _LEAST_PING_S * _SECOND),
             ("grpc.http2.max_ping_strikes", 4),
             ("grpc.max_connection_idle_ms", _IDLE_S * _SECOND),
-            # How much of a message is taken in before it is read.
+            # The bytes of a message that are received before it is read.
             ("grpc.http2.bdp_probe", 0),
         )
 

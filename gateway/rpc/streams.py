@@ -1,4 +1,4 @@
-"""ModelStreamInfer: requests and answers in one call. Some requests are answered at a time; their answers leave in order."""
+"""ModelStreamInfer: requests and answers in one call. A few requests are served at a time; answers leave in order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grpc import aio
 from penstock.gateway.asgi.connection import ClientConnection
 from penstock.gateway.rpc.guard import Rpc, RpcGuard
 
-# Requests of one stream that are answered at a time, and answers of one request that wait for those of the earlier ones.
+# Requests of one stream served at a time, and answers of one request that wait for those of earlier ones.
 AT_A_TIME = 8
 _WAITING = 4
 Answers = Callable[[Rpc, bytes, ClientConnection], AsyncIterator[bytes]]
@@ -20,7 +20,7 @@ _STOPPING = "this gateway stops; open the stream again, and send what has no ans
 
 
 class AnswerLine:
-    """The answers to one request on their way to the client. Whoever makes them waits while the line is full."""
+    """The queued answers to one request. Their producer waits while the line is full."""
 
     def __init__(self) -> None:
         self._line: deque[bytes | None] = deque()
@@ -29,7 +29,7 @@ class AnswerLine:
         self._unread = False
 
     async def put(self, answer: bytes | None) -> None:
-        """None: there is no further answer."""
+        """None ends the answers."""
         await self._room.wait()
         if self._unread:
             return
@@ -46,14 +46,14 @@ class AnswerLine:
         return self._line.popleft()
 
     def leave_unread(self) -> None:
-        """The client has gone: what comes is dropped, and nobody waits."""
+        """The client has left: drop further answers, and never wait."""
         self._unread = True
         self._line.clear()
         self._room.set()
 
 
 class RequestStreams:
-    """The open streams of this process. `stop` lets each send the answers that are under way."""
+    """The open streams of this process. `stop` lets each send the answers under way."""
 
     def __init__(self, answers: Answers, guard: RpcGuard) -> None:
         self._answers = answers

@@ -1,6 +1,6 @@
 """Compares the columns that a run names with the beginning of its input: a wrong name is refused before the run is stored.
 
-A Parquet file has its columns at its end, in the footer. What cannot be read here is left to the runner.
+A Parquet file names its columns in the footer. Files that cannot be read here are left to the runner.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.inputs.input_shape import InputShape, shape_of
 from penstock.run import DELIMITERS
 
 _HEAD_BYTES = 1 << 18
-# The members of so many first lines count as the columns of JSON lines, because a line may leave some out.
+# The members of this many first lines are the columns of JSON lines, because a line may leave some out.
 _HEAD_LINES = 100
 _TABLES = (*DELIMITERS, "parquet")
 _ALL = "*"
@@ -31,9 +31,9 @@ _BOM = b"\xef\xbb\xbf"
 def check_columns(
     path: Path, kind: str, columns: Mapping[str, str], carry: Sequence[str], *, schema: Mapping[str, Any] | None
 ) -> None:
-    """Reads the file's beginning or footer: call it in a thread. A file that cannot be read so is left to the runner.
+    """Reads the file's beginning or footer: call it in a thread. A file that cannot be read this way is left to the runner.
 
-    Raises `InvalidInput` with a pointer to each column that is not there, and for columns that do not fit the model's fields.
+    Raises `InvalidInput` with a pointer to each missing column, and for columns that do not fit the model's fields.
     """
     shape = shape_of(schema)
     if columns:
@@ -97,7 +97,7 @@ def _head(path: Path) -> bytes:
 
 
 def _columns(path: Path, kind: str) -> list[str] | None:
-    """The columns that the file shows; None if it shows none."""
+    """The columns in the file's beginning; None if it names none."""
     if kind == "parquet":
         return parquet_columns(path)
     if kind in DELIMITERS:

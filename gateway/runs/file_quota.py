@@ -1,4 +1,4 @@
-"""What the files of one owner may take: checked before an upload is read, by its declared length, and while it is read."""
+"""The quota of one owner's files: checked before an upload is read, by its declared length, and while it is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HINT = "DELETE /v1/files/{id} makes room; GET /v1/files lists yours."
 
 
 class UploadAllowance:
-    """An upload under way: the bytes that it has declared or sent, whichever is more."""
+    """An upload under way: the bytes that it has declared or sent, the larger of the two."""
 
     def __init__(self, quota: FileQuota, owner: str, used: FileUsage) -> None:
         self._quota = quota
@@ -26,14 +26,14 @@ class UploadAllowance:
         self.size_bytes = 0
 
     def extend(self, size_bytes: int) -> None:
-        """Raises `QuotaSpent` or `StorageFull` unless the whole upload may have `size_bytes`."""
+        """Raises `QuotaSpent` or `StorageFull` if `size_bytes` for the whole upload are too many."""
         more = size_bytes - self.size_bytes
         if more > 0:
             self.size_bytes = size_bytes
             self._quota.check(self.owner, self._used, more)
 
     def write(self, piece: bytes) -> None:
-        """Count a piece that is about to be written. Blocks for a moment."""
+        """Count a piece before it is written. Blocks for a moment."""
         self._written += len(piece)
         self.extend(self._written)
 
@@ -50,7 +50,7 @@ class FileQuota:
 
     @asynccontextmanager
     async def upload(self, owner: str, declared: int | None) -> AsyncIterator[UploadAllowance]:
-        """Room for one upload, held until the block ends. Raises before anything of the body is read."""
+        """Holds room for one upload until the block ends. Raises before the body is read."""
         allowance = UploadAllowance(self, owner, await asyncio.to_thread(self._census.usage, owner))
         self._open.add(allowance)
         try:
@@ -60,7 +60,7 @@ class FileQuota:
             self._open.discard(allowance)
 
     async def require_room(self, owner: str) -> None:
-        """Raises `QuotaSpent` or `StorageFull` if the owner may have no further file, as those that a run writes."""
+        """Raises `QuotaSpent` or `StorageFull` if the owner may not have another file, such as a run's output."""
         self.check(owner, await asyncio.to_thread(self._census.usage, owner), 0, new=1)
 
     def check(self, owner: str, used: FileUsage, more: int, *, new: int = 0) -> None:

@@ -1,7 +1,7 @@
 """The columns of a Parquet file, from the beginning of its footer, without a library: gateways need not have pyarrow.
 
-The footer is Thrift's compact protocol. Its second field is the schema: a tree of columns, flattened depth first. Only what
-leads to their names is understood; everything else is passed over.
+The footer is Thrift's compact protocol. Its second field is the schema: a tree of columns, flattened depth first. This reader
+understands only what leads to their names and skips the rest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAME, _CHILDREN = 4, 5
 
 
 def parquet_columns(path: Path) -> list[str] | None:
-    """The names of the outermost columns, in order; None if the file shows none that can be read here."""
+    """The names of the outermost columns, in order; None if they cannot be read here."""
     try:
         return _top_names(_schema(_Compact(_footer(path))))
     except (OSError, _NoSchema, IndexError):
@@ -32,7 +32,7 @@ def parquet_columns(path: Path) -> list[str] | None:
 
 
 class _NoSchema(ValueError):
-    """The bytes are no footer, or one that is too long or too deep."""
+    """The bytes are not a footer, or it is too long or too deep."""
 
 
 @dataclass(slots=True)
@@ -55,20 +55,20 @@ def _footer(path: Path) -> bytes:
 
 
 class _Compact:
-    """Reads forward. Raises `IndexError` behind the end."""
+    """Reads forward. Raises `IndexError` past the end."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
 
     def fields(self) -> Iterator[tuple[int, int]]:
-        """Number and type of each field of a struct. Whoever asks for the next one has read the value of this one."""
+        """Number and type of each field of a struct. Read each value before the next field."""
         number = 0
         while kind := self._byte():
             number = number + (kind >> 4) if kind >> 4 else self.integer()
             yield number, kind & 15
 
     def elements(self) -> tuple[int, int]:
-        """How many elements a list has, and their type."""
+        """The number of a list's elements, and their type."""
         head = self._byte()
         return self._varint() if head >> 4 == 15 else head >> 4, head & 15
 
@@ -101,7 +101,7 @@ class _Compact:
         elif kind in _LISTS:
             count, inner = self.elements()
             for _ in range(count):
-                # A flag is the type of its field; in a list it is a byte.
+                # A field's type contains the value of a flag; in a list a flag is a byte.
                 self.pass_over(_BYTE if inner in _FLAGS else inner, depth)
         else:
             raise _NoSchema
@@ -158,7 +158,7 @@ def _top_names(elements: list[_Element]) -> list[str]:
 
 
 def _behind(elements: list[_Element], at: int) -> int:
-    """The place behind an element and all below it."""
+    """The index after an element and its children."""
     pending = 1
     while pending > 0:
         pending += elements[at].children - 1

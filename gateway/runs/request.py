@@ -21,7 +21,7 @@ T = TypeVar("T", bound=Struct)
 
 MAX_PAIRS, MAX_PAIR_KEY, MAX_PAIR_VALUE = 16, 64, 512
 LONGEST_WINDOW_S = 30 * 86_400.0
-# Metadata under names with this beginning is ours. Callers cannot set or see it.
+# Metadata names with this prefix are ours. Callers cannot set or see them.
 RESERVED = "penstock:"
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -48,10 +48,10 @@ class RunRequest(Struct, forbid_unknown_fields=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class RunMembers:
-    """Members of that body which an extension reads. `fields`: their names, types and defaults; `schema`: of each, by name.
+    """Members of that body that an extension reads. `fields`: their names, types and defaults; `schema`: theirs, by name.
 
-    `words`: what the functions of the store are to know of a run, by the extension's name, out of the body, its caller and its
-    model. Raises `InvalidInput`.
+    `words`: from the body, its caller and its model to the run's words for the functions in the store, by the extension's
+    name. Raises `InvalidInput`.
     """
 
     fields: Sequence[tuple[str, Any, Any]]
@@ -60,7 +60,7 @@ class RunMembers:
 
 
 def request_with(members: Iterable[RunMembers]) -> type[RunRequest]:
-    """The body with the members that extensions read behind ours."""
+    """The body with our members, then those of extensions."""
     fields = [field for one in members for field in one.fields]
     kind = msgspec.defstruct("RunRequest", fields, bases=(RunRequest,), forbid_unknown_fields=True, kw_only=True)
     assert issubclass(kind, RunRequest)
@@ -94,7 +94,7 @@ def check_metadata(metadata: dict[str, str]) -> dict[str, str]:
 def allowed_path(text: str, roots: Sequence[Path]) -> Path:
     """The path with its links resolved, if it lies below one of the folders.
 
-    Raises the same `InvalidInput` for every other path, so that callers cannot find out which files exist.
+    Raises the same `InvalidInput` for every other path, so that callers cannot learn which files exist.
     """
     if "\0" in text or "://" in text or any(letter in text for letter in "*?["):
         raise BadRequest("input must be the id of an uploaded file, or one plain path", hint="Upload it: POST /v1/files.")
@@ -121,5 +121,5 @@ def key_of(header: str | None) -> str:
 
 
 def fingerprint(value: Any) -> str:
-    """Equal for equal requests, whatever the order of their members."""
+    """Equal for equal requests, independent of the order of members."""
     return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()

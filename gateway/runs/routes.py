@@ -49,7 +49,7 @@ OUTPUT_FORMATS = ("jsonl", "parquet", "csv", "tsv")
 INPUT_FORMATS = ("", "jsonl", "csv", "tsv", "parquet", "text", "files")
 MAX_COLUMNS = 256
 _TEXT = {"type": "string"}
-# What is asked for happens later.
+# The request is recorded; a driver acts on it later.
 _ASKED: dict[str, Any] = {"methods": ["POST"], "status_code": 202}
 _MAX_FAILED = {
     "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": "^[0-9]+ *%?$"}],
@@ -85,7 +85,7 @@ class RunRoutes:
     """The routes of /v1/runs."""
 
     def __init__(self, services: Services, members: Sequence[RunMembers] = ()) -> None:
-        """`members`: what extensions read of the body that starts a run."""
+        """`members`: the members that extensions read in the body of a new run."""
         self._members, self._body = members, request_with(members)
         self._service = services.runs
         self._registry = services.registry
@@ -121,12 +121,12 @@ class RunRoutes:
         self, run_id: str, caller: CallerParam, idempotency_key: Annotated[str | None, Header()] = None
     ) -> Response:
         run = await self._service.visible(run_id, caller)
-        # Events go where those of a run go whose request names nothing.
+        # A retry cannot name options, so its events use the defaults.
         words = self._words(self._body(model=run.spec.model, input=run.spec.input), caller, run.spec.model)
         return await self._started(await self._service.retry(run, key=key_of(idempotency_key), words=words))
 
     def _words(self, wanted: RunRequest, caller: Caller, model: str) -> dict[str, str]:
-        """What extensions are to know of a run."""
+        """The words of a run for extensions."""
         return {name: word for one in self._members for name, word in one.words(wanted, caller, model).items()}
 
     async def _started(self, run: Run) -> Response:
@@ -208,7 +208,7 @@ class RunRoutes:
         )
 
     async def _input(self, source: str, caller: Caller) -> tuple[str, str]:
-        """The path, and the format of an uploaded file, whose path has no suffix that shows it."""
+        """The path, and the format of an uploaded file, whose path has no suffix."""
         if source.startswith("file-"):
             record = await visible_file(self._service.files, source, caller)
             return str(self._service.files.content(record)), format_of(record.filename)
@@ -218,7 +218,7 @@ class RunRoutes:
         return str(path), ""
 
     async def _view(self, run: Run, now: float | None = None) -> dict[str, Any]:
-        """`now` is by the store's clock; without it, the store is asked."""
+        """`now`: by the store's clock; None: ask the store."""
         files = await self._service.output_files(run)
         input_name = self._service.files.id_of(run.spec.input) or run.spec.input
         return run_view(run, files, input_name=input_name, now=await self._service.now() if now is None else now)

@@ -1,4 +1,4 @@
-"""Creates, finds and cancels runs, for /v1/runs, for the doors of extensions and for the dashboard."""
+"""Creates, finds and cancels runs for /v1/runs, the doors of extensions, and the dashboard."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RunOutputFiles:
 
 @dataclass(frozen=True, slots=True)
 class TaggedRuns:
-    """The runs that were asked to end, as they are now. `next_after`: the last run that was looked at, if there are more."""
+    """The runs with a cancel request, as they are now. `next_after`: the last run that was read, if there are more."""
 
     runs: list[Run]
     next_after: str
@@ -74,7 +74,7 @@ class RunService:
         self._require_room = require_room
 
     async def now(self) -> float:
-        """The store's clock, by which the moments of runs are told."""
+        """The store's clock, which dates runs."""
         return await self._runs.now()
 
     async def create(
@@ -89,10 +89,10 @@ class RunService:
     ) -> Run:
         """A new run, or the run created before under the same idempotency key.
 
-        A spec without an output gets files of the owner. `words`: what extensions are to know of the run, by their names.
+        A spec without an output gets files of the owner. `words`: the run's words for extensions, by their names.
 
-        Raises `KeyReused` if that run came from a request with another fingerprint, `QuotaSpent` or `StorageFull` if the owner
-        may have no further run or file.
+        Raises `KeyReused` if that run's request had another fingerprint, `QuotaSpent` or `StorageFull` if the owner may not
+        have another run or file.
         """
         run_id = run_id_of(owner, key) if key else new_serial()
         run = await self._runs.read(run_id) if key else None
@@ -116,7 +116,7 @@ class RunService:
             )
 
     async def _store(self, run_id: str, spec: RunSpec, owner: str, ttl_s: float, words: Mapping[str, str] | None) -> Run:
-        """The stored run with files reserved for its output (D41); the run of a concurrent request, if that came first."""
+        """The stored run with files reserved for its output (D41), or the run of a concurrent request that was first."""
         reserved = () if spec.output else await asyncio.to_thread(self._reserve, spec, owner, run_id, ttl_s)
         if reserved:
             spec = msgspec.structs.replace(spec, output=reserved[0], errors=reserved[1])
@@ -133,7 +133,7 @@ class RunService:
         return await self.create(spec, run.owner, key=key, fingerprint=fingerprint(("retry", run.id)), words=words)
 
     async def find(self, run_id: str, caller: Caller) -> Run | None:
-        """The run, if there is one that the caller may see."""
+        """The run; None if it does not exist or the caller may not see it."""
         run = await self._runs.read(run_id) if run_id.isascii() and run_id.isalnum() and len(run_id) <= 64 else None
         return run if run is not None and caller.sees(run.owner) else None
 
@@ -153,7 +153,7 @@ class RunService:
         return runs[:limit], len(runs) > limit
 
     async def _read(self, caller: Caller, *, after: str, limit: int, is_wanted: Callable[[Run], bool]) -> tuple[list[Run], str]:
-        """The wanted runs, newest first, and the last one that was read; "" at the end of all."""
+        """The wanted runs, newest first, and the last one that was read; "" at the end."""
         owner = None if caller.sees("\0") else caller.owner
         runs: list[Run] = []
         for _ in range(_MOST_ROWS_READ // _ROWS_PER_READ):
@@ -168,7 +168,7 @@ class RunService:
         return runs, after
 
     async def cancel(self, run: Run) -> Run:
-        """The run with the cancel request recorded, also if that was so before. Raises `Conflict` if it ended otherwise."""
+        """Record a cancel request and return the run. Safe to repeat. Raises `Conflict` if the run ended otherwise."""
         outcome = await self._runs.ask_cancel(run.id)
         run = await self._runs.read(run.id) or run
         if outcome is CancelStatus.FINAL and run.state is not RunState.CANCELLED:
@@ -176,9 +176,9 @@ class RunService:
         return run
 
     async def cancel_tagged(self, tag: str, caller: Caller, *, after: str = "") -> TaggedRuns:
-        """Ask for the end of the caller's runs of this tag, some hundred of those behind the run `after`.
+        """Request the cancellation of the caller's runs of this tag, a few hundred after the run `after`.
 
-        One that ends by itself meanwhile is left out.
+        Runs that end in the meantime are left out.
         """
         runs, next_after = await self._read(
             caller, after=after, limit=_MOST_CANCELLED, is_wanted=lambda run: not run.state.final and tag in run.spec.tags
@@ -190,7 +190,7 @@ class RunService:
         return TaggedRuns(told, next_after)
 
     async def output_files(self, run: Run) -> RunOutputFiles:
-        """The files that an ended run has written; none for a run that goes on."""
+        """The files that an ended run has written; none for an open run."""
         return await asyncio.to_thread(output_files, self.files, run) if run.state.final else RunOutputFiles()
 
     def _reserve(self, spec: RunSpec, owner: str, run_id: str, ttl_s: float) -> tuple[str, str]:

@@ -22,10 +22,10 @@ from penstock.settings.tables import RunsSettings
 
 log = structlog.get_logger(__name__)
 
-# An upload is written to disk in pieces of this size. One piece is the memory that an upload takes.
+# An upload is written to disk in pieces of this size, and needs the memory of one piece.
 PIECE_BYTES = 256 * 1024
 MAX_UPLOADS = 32
-# A form may have this much beside its file: boundaries, headers and small fields.
+# The size that a form may have besides its file: boundaries, headers and small fields.
 FORM_BYTES = 128 * 1024
 SWEEP_S = 600.0
 ANCHOR, SECONDS = "expires_after[anchor]", "expires_after[seconds]"
@@ -43,7 +43,7 @@ class FileUploads:
         self._sweeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start to delete expired files at regular intervals."""
+        """Start deleting expired files at regular intervals."""
         self._sweeping = asyncio.create_task(self._keep_sweeping())
 
     async def close(self) -> None:
@@ -52,7 +52,7 @@ class FileUploads:
             await asyncio.gather(self._sweeping, return_exceptions=True)
 
     async def upload(self, request: Request, caller: Caller, form: UploadForm, *, purpose: str = "") -> FileRecord:
-        """Store the file of the body; without a `purpose` the form names one."""
+        """Store the body's file; without a `purpose` the form must name one."""
         self._uploads.take(caller)
         try:
             async with self._quota.upload(caller.owner, self._declared(request)) as allowance:
@@ -65,7 +65,7 @@ class FileUploads:
         self._quota.note_deleted(file_id)
 
     def _declared(self, request: Request) -> int | None:
-        """The length that the request declares; raises `TooLarge` if no file of that length is kept."""
+        """The length that the request declares; raises `TooLarge` if it is beyond the limit."""
         declared = declared_length(read_head(request.headers.raw))
         limit = self._table.max_file_bytes
         if declared is not None and declared > limit + FORM_BYTES:
@@ -89,7 +89,7 @@ class FileUploads:
             self._quota.note_stored(record)
             return record
         except BaseException:
-            # Whatever the reason, also a lost client: nothing may stay on the disk.
+            # For any error, even a lost client: no partial file may stay on the disk.
             upload.drop()
             raise
 
@@ -133,7 +133,7 @@ def _write(upload: Upload, allowance: UploadAllowance, piece: bytes) -> None:
 
 
 def _metadata(form: UploadForm) -> dict[str, Any]:
-    """What a caller says of a file beside its purpose; few say anything."""
+    """The caller's metadata for a file; mostly empty."""
     try:
         metadata = orjson.loads(form.field("metadata") or "{}")
     except orjson.JSONDecodeError:

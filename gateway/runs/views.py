@@ -10,18 +10,18 @@ from penstock.gateway.runs.request import RESERVED
 from penstock.gateway.runs.service import RunOutputFiles
 from penstock.run import Run, RunState
 
-# A driver renews its lease well in time. One that is this late is gone.
+# A driver renews its lease in time. One that is this late is gone.
 _LEASE_GRACE_S = 5.0
 
 
 def run_status(run: Run, now: float) -> str:
-    """The state that callers see. `interrupted` is a run that has begun and has no driver at the moment."""
+    """The state that callers see. `interrupted`: a run that has begun and currently has no driver."""
     has_begun = not run.state.final and run.state is not RunState.QUEUED
     return "interrupted" if has_begun and run.driver_until + _LEASE_GRACE_S < now else run.state.value
 
 
 def eta_s(run: Run) -> float | None:
-    """Seconds until the last row at the present rate; None if unknown."""
+    """Seconds until the last row at the current rate; None if unknown."""
     if run.state.final or run.counts.total is None or run.rows_per_s <= 0.0:
         return None
     return max(0, run.counts.total - run.counts.done - run.counts.failed) / run.rows_per_s
@@ -32,11 +32,11 @@ def metadata_of(run: Run) -> dict[str, str]:
 
 
 def public_message(run: Run, input_name: str) -> str:
-    """The run's error without the paths of this server: the input has the name that its owner knows, the files none."""
+    """The run's error without the paths of this server: the input gets the name that its owner knows, other files none."""
     spec, text = run.spec, run.error_message
     named = {spec.input: input_name, spec.output: "the output", spec.errors: "the errors file"}
     folders = {f"{PurePosixPath(path).parent}/": "" for path in named if path.startswith("/") and path != input_name}
-    # The longest first: a file's path begins with that of its folder.
+    # The longest first, because a file's path begins with its folder's.
     for path, name in sorted((named | folders).items(), key=lambda pair: -len(pair[0])):
         text = text.replace(path, name) if path else text
     return text
@@ -89,7 +89,7 @@ def progress_view(run: Run) -> dict[str, Any]:
 
 
 def part_view(part: Run) -> dict[str, Any]:
-    """One part of a run. Which host drives it is for the operator, and not here."""
+    """One part of a run, without its host, which only operators may know."""
     return {
         "number": part.part.number if part.part else 0,
         "status": part.state.value,

@@ -29,7 +29,7 @@ Parts = list[dict[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why this gateway cannot take jobs, and which declared models no worker serves: those jobs would wait."""
+    """Why this gateway cannot take jobs, and which declared models have no worker, so that their jobs would wait."""
 
     own: Parts = field(default_factory=list)
     unserved: Parts = field(default_factory=list)
@@ -63,9 +63,9 @@ class Health:
         return json_response({"status": "started"})
 
     async def ready(self, caller: CallerParam, workers: bool = True) -> Response:
-        """Only callers with a key see the details, because the details name models.
+        """Only callers with a key see the details, because these name models.
 
-        `workers=false` asks whether jobs are taken; that a model has no worker is then no reason against it.
+        `workers=false` asks only whether jobs are accepted, even if a model has no worker.
         """
         missing_parts = await self._missing()
         missing = missing_parts.own + missing_parts.unserved if workers else missing_parts.own
@@ -83,10 +83,10 @@ class Health:
         return await self._missing() == Missing()
 
     async def problem(self, code: str, request: Request) -> Response:
-        """The page behind the `type` of a problem, as text or, for a program that asks for it, as JSON."""
+        """The page behind the `type` of a problem, as text, or as JSON if the client accepts that."""
         if code not in titles():
             raise NotFound("there is no such error code", hint=f"Known codes: {', '.join(sorted(titles()))}.")
-        # Read by people now and then: the texts are not loaded before.
+        # Imported here: the texts are rarely read.
         from penstock.gateway.telemetry import problem_pages
 
         if JSON in request.headers.get("accept", ""):
@@ -94,12 +94,12 @@ class Health:
         return PlainTextResponse(problem_pages.text_of(code))
 
     async def _missing(self) -> Missing:
-        """What keeps this gateway from serving every declared model."""
+        """The reasons why this gateway cannot serve every declared model."""
         if self._lifetime.is_draining():
             return Missing([_missing_part("gateway", "stopping")])
         if self._looking is None and time.monotonic() >= self._look_again_at:
             self._looking = asyncio.ensure_future(self._look())
-        # A probe needs no key and costs a durable write: one look answers all who ask beside it and for LOOK_S after it.
+        # A probe needs no key but costs a durable write: one check answers all concurrent probes and those of the next LOOK_S.
         return self._found if self._looking is None else await asyncio.shield(self._looking)
 
     async def _look(self) -> Missing:
@@ -117,7 +117,7 @@ class Health:
             return Missing([_missing_part("store", STORE_UNREACHABLE)])
         await self._registry.refresh()
         models = [self._registry.models[name] for name in self._registry.declared_names()]
-        # A model that an operator scaled to no slots is away on purpose, and one that is unloaded comes with its next job.
+        # A model that an operator scaled to no slots is off on purpose, and an unloaded one starts with its next job.
         unserved = [entry for entry in models if not (entry.default.capacity.is_served or entry.default.is_off)]
         whys = {entry.name: why_unserved(self._registry.workers, entry.name, entry.default) for entry in unserved}
         return Missing(unserved=[_missing_part(name, why) for name, why in whys.items()])

@@ -11,7 +11,7 @@ from penstock.errors import DeadlineUnlikely, Overloaded, PenstockError
 from penstock.job import BatchRecord
 
 HTTP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-# Routes with a histogram of their own: those that carry jobs. All others share one, so that a scrape stays small.
+# Routes with their own histogram: those that carry jobs. All others share one, so that a scrape stays small.
 TIMED = frozenset(
     {
         "/predictions/{model}",
@@ -33,7 +33,7 @@ _REASONS = {
 }
 _METHODS = frozenset({"GET", "POST", "PUT", "DELETE"})
 
-# By default each counter has a second series with the time of its creation, which nobody reads.
+# By default each counter has a second series with the time of its creation, which is not needed.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
@@ -54,7 +54,7 @@ class AnswerLog(Protocol):
 class GatewayMetrics:
     """Labels come from closed sets: route templates, known models, six states. `open_requests` counts those being answered.
 
-    `predictions` counts them once more under other names, and `answers`, set later, logs each; None: nobody asks for those.
+    `predictions` counts predictions under other names too, and `answers`, set later, logs each answer; None: off.
     """
 
     def __init__(self, *, open_requests: Callable[[], int] = lambda: 0, predictions: PredictionCounts | None = None) -> None:
@@ -85,13 +85,13 @@ class GatewayMetrics:
         histogram.observe(seconds)
 
     def on_answer(self, route: str, scope: dict[str, Any], status: int, seconds: float) -> None:
-        """Counts the answer to a request, and logs it where that is asked for."""
+        """Counts the answer to a request, and logs it if that is on."""
         self.count_answer(route, scope["method"], status, seconds)
         if self.answers is not None:
             self.answers.log(scope, status, seconds)
 
     def answered(self) -> list[tuple[int, float]]:
-        """Each status, and how many responses had it; a status may stand there more than once."""
+        """Each status with a number of responses; a status may appear more than once."""
         samples = [sample for metric in self._requests.collect() for sample in metric.samples]
         return [(int(sample.labels["status"]), sample.value) for sample in samples if sample.labels["status"].isdigit()]
 
@@ -112,7 +112,7 @@ class GatewayMetrics:
 
 
 class GrpcMetrics:
-    """What the gRPC port counts. Labels come from closed sets: the methods that are served, gRPC's statuses."""
+    """The metrics of the gRPC port. Labels come from closed sets: the served methods, gRPC's statuses."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Counter("penstock_grpc_requests", "gRPC calls answered", ("method", "code"), registry=registry)

@@ -1,4 +1,4 @@
-"""GET /metrics: a route beside the API, or a port of its own for gateways whose main port is public."""
+"""GET /metrics: a route beside the API, or a private port for gateways whose main port is public."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SAMPLE = re.compile(r"^(\w+)[ {]", re.MULTILINE)
 
 
 def only_named(text: bytes, names: Collection[str]) -> bytes:
-    """The families of a scrape that have one of these names, or a sample with one; all of them if there are no names."""
+    """The families of a scrape with one of these names, or with a sample of that name; all without names."""
     if not names:
         return text
     families = _FAMILY.split(text.decode())
@@ -45,7 +45,7 @@ def scrape_router(scrape: Callable[[], Awaitable[bytes]]) -> APIRouter:
 
 
 class MetricsPort:
-    """The port of its own, as an ASGI application. `hosts` are the accepted Host names (empty: any)."""
+    """The private port as an ASGI application. `hosts` are the accepted Host names (empty: any)."""
 
     def __init__(self, scrape: Callable[[], Awaitable[bytes]], *, hosts: frozenset[str]) -> None:
         self._scrape = scrape

@@ -1,6 +1,6 @@
-"""What each problem of the gateway means and what to do: the page behind its `type`, and a section of the troubleshooting page.
+"""The meaning and remedy of each problem of the gateway: the page behind its `type`, and a section of the troubleshooting page.
 
-Nothing else loads this module. `python -m tests.pages` writes docs/production/troubleshooting.md from it.
+It is loaded only for these pages. `python -m tests.pages` writes docs/production/troubleshooting.md from it.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ EXPLANATIONS = {
 
 
 def explanations() -> Mapping[str, Explanation]:
-    """Ours, and those of extensions."""
+    """The explanations by code: ours, and those of extensions."""
     parts = [load_part(extension.problem_pages) for extension in installed() if extension.problem_pages]
     return EXPLANATIONS | {code: explanation for part in parts for code, explanation in part.items()}
 
@@ -287,7 +287,7 @@ def facts_of(code: str) -> dict[str, Any]:
 
 
 def text_of(code: str) -> str:
-    """The page as people read it."""
+    """The page as text."""
     facts = facts_of(code)
     return (
         f"{facts['title']} ({code}; status {facts['status']})\n\nCause: {facts['cause']}\n\nWhat to do: {facts['action']}\n\n"

@@ -1,6 +1,6 @@
-"""The text of one scrape: what this process counts, and the queues and the store as they are at that moment.
+"""The text of one scrape: this process's counters, and the current queues and store.
 
-Every metric and its meaning is listed in docs/reference/metrics.md, and a test compares the two.
+docs/reference/metrics.md lists every metric and its meaning; a test compares the two.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def scrape(
     private: bool,
     blob_dir: Path | None = None,
 ) -> bytes:
-    """The text of one scrape, without the queues while the store is unreachable. `private`: only the operator reads it."""
+    """The text of one scrape; without the queues if the store is unreachable. `private`: only the operator reads it."""
     queues, health = await _read(store, registry)
     at_scrape = CollectorRegistry()
     at_scrape.register(ProcessFigures(store, private=private))
@@ -55,7 +55,7 @@ async def _read(store: AsyncStore, registry: ModelRegistry) -> Read:
     try:
         return await read_queues(store, list(registry.models.values())), await store.health()
     except StoreUnavailable:
-        # If the store fails between the two reads, half of its figures would mislead.
+        # If the store fails between the two reads, half of the figures would mislead.
         return None, None
 
 
@@ -156,7 +156,7 @@ class StoreFigures(Collector):
 
 
 def _by_status(stats: QueueStats) -> dict[str, int]:
-    """Counts by the status that callers see, where a dead job is a failed one."""
+    """Counts by the public status, in which a dead job is a failed one."""
     counts = dict.fromkeys(PUBLIC_STATES[2:], 0)
     for state, count in stats.ended.items():
         counts[JobState(state).public] += count
@@ -187,7 +187,7 @@ def _of_server(health: StoreHealth) -> Iterator[Metric]:
 
 
 def _of_disk(folder: Path) -> Iterator[Metric]:
-    # The folder is made for the first large payload. Until then its nearest parent shows the disk.
+    # The first large payload creates the folder. Until then its nearest parent is on the same disk.
     nearest = next((path for path in (folder, *folder.absolute().parents) if path.exists()), None)
     if nearest is None:
         return
@@ -197,7 +197,7 @@ def _of_disk(folder: Path) -> Iterator[Metric]:
 
 
 class DeadlineFigures(Collector):
-    """The default deadline of a model's jobs, to compare the age of a queue with."""
+    """The default deadline of a model's jobs, for comparison with the age of its queue."""
 
     def __init__(self, entries: Iterable[ModelEntry]) -> None:
         self._entries = entries

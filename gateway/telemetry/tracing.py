@@ -86,7 +86,7 @@ def _remote(parent: TraceContext | None) -> Context:
 
 
 def tracing(env: Mapping[str, str] = os.environ) -> Tracing | None:
-    """None if tracing is off or its package is missing. In both cases nothing of OpenTelemetry is imported."""
+    """None if tracing is off or its package is missing; OpenTelemetry is then not imported."""
     if not names.asked_for(env):
         return None
     if not names.installed():

@@ -1,1 +1,1 @@
-"""The pages: each a set of routes that reads, fills a template, and acts on forms."""
+"""The pages: each is a set of routes that read data, fill a template, and act on forms."""

@@ -1,4 +1,4 @@
-"""The page of the failed inbox: what failed by group, and its replay, dismissal and export (D35)."""
+"""The page of the failed inbox: failures by group, and their replay, dismissal and export (D35)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TRACEBACK_CHARS = 8_000
 
 @dataclass(frozen=True, slots=True)
 class ReplayProgress:
-    """How far the replay of a group is. `before` is the job to go on behind. `stopped` says why it had to pause."""
+    """The progress of a group's replay. The next step continues after the job `before`. `stopped`: why the replay paused."""
 
     model: str
     group: str
@@ -84,7 +84,7 @@ class FailedPages:
         )
 
     async def export(self, caller: CallerParam, model: str = "", group: str = "", fault: str = "", after: str = "") -> Response:
-        """What `GET /v1/failed` answers, as a file."""
+        """The answer of `GET /v1/failed`, as a file."""
         await self._inbox.check(model)
         if after:
             parse_job_id(after)
@@ -93,7 +93,7 @@ class FailedPages:
         return await exported(lines, {**HEADERS, "content-disposition": disposition})
 
     async def replay(self, request: Request, caller: CallerParam) -> Response:
-        """Replay the next jobs of a group. The page that this returns requests the following ones, until none are left."""
+        """Replay the next jobs of a group. The returned page requests the following ones, until none are left."""
         progress = _progress(await form(request))
         await self._registry.find(progress.model)
         chosen = Chosen(progress.model, progress.group, progress.before)
@@ -110,8 +110,8 @@ class FailedPages:
         return await self._renderer.page("_progress.html", caller, {"progress": progress})
 
     async def dismiss(self, request: Request, caller: CallerParam) -> Response:
-        """Take one job, a group, or all of a model off the inbox without a replay. Jobs that failed after the page was shown
-        belong to it as well.
+        """Take one job, a group, or all of a model off the inbox without a replay, including jobs that failed after the page
+        was shown.
         """
         fields = await form(request)
         if job := fields.get("job"):
@@ -124,7 +124,7 @@ class FailedPages:
         return self._renderer.redirect("/ui/failed")
 
     async def errors(self, model: str, caller: CallerParam) -> Response:
-        """The newest failures of a model by group, with the traceback of the newest one where it is kept."""
+        """The newest failures of a model by group, with the traceback of the newest one if it is kept."""
         await self._registry.find(model)
         page = await self._list.failed(caller, model, after=None, limit=_ERROR_JOBS)
         groups = grouped(page.jobs)[:_ERROR_GROUPS]

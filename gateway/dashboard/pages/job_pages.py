@@ -39,7 +39,7 @@ PAGE_JOBS = 25
 
 @dataclass(frozen=True, slots=True)
 class ShownPayload:
-    """The input or the output of a job as its page shows it."""
+    """The input or the output of a job, prepared for its page."""
 
     content_type: str
     size: int
@@ -70,7 +70,7 @@ class JobPages:
     async def jobs(
         self, caller: CallerParam, model: str = "", status: str = "", tag: str = "", after: str = "", id: str = ""
     ) -> Response:
-        """`id` comes from the form that opens one job."""
+        """`id`: from the form that opens one job."""
         if id:
             return self._renderer.redirect(f"/ui/jobs/{parse_job_id(id.strip())}")
         if status and status not in PUBLIC_STATES:
@@ -124,7 +124,7 @@ class JobPages:
         )
 
     async def input(self, job_id: str, caller: CallerParam, shown: bool = False) -> Response:
-        """`shown`: for an image or a player of the page, instead of a download."""
+        """`shown`: for an image or a player on the page, instead of a download."""
         job = await visible_job(self._store, parse_job_id(job_id), caller)
         stored = await self._store.input(job.id)
         if stored is None:
@@ -157,7 +157,7 @@ class JobPages:
         return self._renderer.redirect(f"/ui/jobs/{job.id}")
 
     async def replay(self, job_id: str, request: Request, caller: CallerParam) -> Response:
-        """`seen` is the replay that the page knew of. It is part of the key, so that a second press makes no second job."""
+        """`seen`: the replay that the page showed. It is part of the key, so that a second click makes no second job."""
         job = parse_job_id(job_id)
         fields = await form(request)
         key = f"page {job} {fields.get('seen', '')[:100]}"
@@ -189,7 +189,7 @@ class JobPages:
 
 
 def _shown_media(content: BlobReader, payload: Payload) -> Response:
-    """An image or audio for the page itself. Raises `UnsupportedMedia` for every other type: no browser is to render it."""
+    """An image or audio for the page itself. Raises `UnsupportedMedia` for other types, which browsers must not render."""
     media = base_type(payload.content_type)
     if media not in SHOWN_TYPES:
         raise UnsupportedMedia(f"{media[:60]!r} is not shown on pages", hint="Download it.")
@@ -198,7 +198,7 @@ def _shown_media(content: BlobReader, payload: Payload) -> Response:
 
 
 def _download(content: BlobReader, name: str) -> Response:
-    """A download of unknown type, so that no browser runs or renders what a caller has sent."""
+    """A download of unknown type, so that no browser runs or renders a caller's content."""
     disposition = f"attachment; {filename_parameters(name)}"
     headers = {**HEADERS, "content-disposition": disposition, "content-security-policy": "sandbox", "content-type": OCTETS}
     return response_to(Content(content, headers, name), conditions=None)

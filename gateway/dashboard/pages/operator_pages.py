@@ -1,4 +1,4 @@
-"""What operators do on the pages: the acts on models and workers, and the audit log."""
+"""The pages of operators: acts on models and workers, and the audit log."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ class OperatorPages:
         return self._model(model)
 
     async def scale(self, model: str, request: Request, caller: CallerParam) -> Response:
-        """An empty number gives the slots back to the settings, or to the work."""
+        """An empty number undoes the operator's: the settings, or the work, decide again."""
         fields = await form(request)
         await self._changes.scale(model, _slots(fields.get("workers", "")), version=fields.get("version", ""))
         return self._model(model)
 
     async def limit(self, model: str, request: Request, caller: CallerParam) -> Response:
-        """Fields that are left empty stay as they are; `-` gives one back to the settings."""
+        """Empty fields stay unchanged; `-` resets a field to the settings."""
         fields = await form(request)
         given = {name: fields[name].strip() for name in CHANGEABLE_LIMITS if fields.get(name, "").strip()}
         await self._operations.limit(model, {name: _number(name, text) for name, text in given.items()})
         return self._model(model)
 
     async def purge(self, model: str, request: Request, caller: CallerParam) -> Response:
-        """Cancel the next jobs that wait. The page that this returns requests the following ones, until none are left."""
+        """Cancel the next waiting jobs. The returned page requests the following ones, until none are left."""
         done = (await form(request)).get("done", "")
         before = int(done[:9]) if done.isascii() and done.isdecimal() else 0
         cancelled, has_more = await self._operations.purge(model)

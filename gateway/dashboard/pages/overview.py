@@ -32,9 +32,9 @@ from penstock.rollout import CHANGEABLE_LIMITS
 if TYPE_CHECKING:
     from penstock.gateway.services import Services
 
-# A stream ends after this time. The browser then reconnects and has to show its session again.
+# A stream ends after this time. The browser then reconnects, and its session is checked again.
 STREAM_S = 300.0
-# A heartbeat this often keeps proxies from closing a quiet stream.
+# The interval of heartbeats, which keep proxies from closing a quiet stream.
 HEARTBEAT_S = 15.0
 RETRY = b"retry: 2000\n\n"
 HEARTBEAT = b": still here\n\n"

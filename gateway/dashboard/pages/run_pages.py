@@ -22,7 +22,7 @@ _SHOWN_FAULTS = 20
 
 
 class RunPages:
-    """The routes below /ui/runs. `words`: what pages call runs of kinds that extensions bring."""
+    """The routes below /ui/runs. `words`: the names on the pages for kinds of runs from extensions."""
 
     def __init__(self, renderer: Renderer, service: RunService, words: Mapping[str, str]) -> None:
         self._renderer = renderer

@@ -1,4 +1,4 @@
-"""The page that tries a model: a form made from its schema, files included, and the same call for a shell and for Python."""
+"""The page to try a model: a form made from its schema, with files, and the same call for a shell and for Python."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TryPages:
         return await self._renderer.page("try.html", caller, shown)
 
     async def submit(self, model: str, version: str, request: Request, caller: CallerParam) -> Response:
-        """The form is the body of a submit, read and checked as every other."""
+        """The form is the body of a submit and is checked like every other."""
         head = read_head(request.headers.raw)
         scope = {**request.scope, "caller": caller}
         receive: Receive = request.receive  # type: ignore[assignment]

@@ -1,1 +1,1 @@
-"""What the pages show, prepared as text and numbers: rows, groups, small charts. Pure."""
+"""The content of pages as text and numbers: rows, groups, small charts. Pure."""

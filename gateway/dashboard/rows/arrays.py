@@ -1,4 +1,4 @@
-"""Binary arrays of a job as tables of their first values, also where only the first bytes of the payload are at hand. Pure."""
+"""Binary arrays of a job as tables of their first values, even from only the first bytes of the payload. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from penstock.gateway.dashboard.rows.trees import ShownTable, cell
 from penstock.tensors.tensor import TEXTS, Tensor, count_of, element_bytes, numbers_of
 
 _MOST_ARRAYS, _MOST_ROWS, _MOST_COLUMNS, _MOST_CHARS = 16, 10, 16, 60
-# MessagePack: how many bytes follow and hold a length, or a whole number.
+# MessagePack: the number of bytes that hold a length or an integer, by the first byte.
 _WIDTHS = {0xD9: 1, 0xDA: 2, 0xDB: 4, 0xC4: 1, 0xC5: 2, 0xC6: 4, 0xDC: 2, 0xDD: 4, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
 
 
 @dataclass(frozen=True, slots=True)
 class ShownArray:
-    """`about` has datatype and shape. No `table` where there is no value to show."""
+    """`about`: datatype and shape. `table` is None without values to show."""
 
     name: str
     about: str
@@ -25,7 +25,7 @@ class ShownArray:
 
 
 def arrays_of(head: bytes) -> tuple[ShownArray, ...]:
-    """The arrays in the first bytes of a payload of `TENSORS_MEDIA`. Raises `InvalidInput` if these are not its first bytes."""
+    """The arrays in the first bytes of a payload of `TENSORS_MEDIA`. Raises `InvalidInput` for other bytes."""
     arrays: list[ShownArray] = []
     try:
         arrays.extend(_shown(tensor) for tensor in _tensors(head))
@@ -36,7 +36,7 @@ def arrays_of(head: bytes) -> tuple[ShownArray, ...]:
 
 
 def _tensors(head: bytes) -> Iterator[Tensor]:
-    """Of the last one the data may be cut."""
+    """The data of the last tensor may be cut."""
     reader = _PackedReader(head)
     for _ in range(min(reader.count(), _MOST_ARRAYS)):
         if reader.is_at_end():
@@ -50,7 +50,7 @@ def _tensors(head: bytes) -> Iterator[Tensor]:
 
 
 class _PackedReader:
-    """Reads MessagePack as `encode_tensors` writes it. Raises `IndexError` where the bytes end."""
+    """Reads MessagePack as `encode_tensors` writes it. Raises `IndexError` at the end of the bytes."""
 
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
@@ -60,7 +60,7 @@ class _PackedReader:
         return self._at >= len(self._data)
 
     def count(self) -> int:
-        """The length of the array, text or bytes that come next, or the whole number that is next."""
+        """The length of the next array, text or bytes, or the next integer."""
         first = self._data[self._at]
         self._at += 1
         if first < 0x80:
@@ -74,7 +74,7 @@ class _PackedReader:
         return int.from_bytes(raw, "big")
 
     def data(self) -> memoryview:
-        """As far as they are there."""
+        """The next bytes; cut if the payload is."""
         size = self.count()
         chunk = self._data[self._at : self._at + size]
         self._at += size
@@ -93,7 +93,7 @@ def _shown(tensor: Tensor) -> ShownArray:
 
 
 def _table(tensor: Tensor, count: int) -> ShownTable | None:
-    """A row for each run of the last dimension, and in front of it its place in the other dimensions."""
+    """A row for each slice along the last dimension, after its index in the other dimensions."""
     width = tensor.shape[-1] if tensor.shape else 1
     rows = count // width if width else 0
     rows_shown = []
@@ -111,7 +111,7 @@ def _table(tensor: Tensor, count: int) -> ShownTable | None:
 
 
 def _place(row: int, shape: tuple[int, ...]) -> tuple[str, ...]:
-    """Where a row lies, by its number; nothing for the only row of an array of one dimension."""
+    """The index of a row in the outer dimensions; empty for an array of one dimension."""
     places = [str(row // math.prod(shape[axis + 1 :]) % size) for axis, size in enumerate(shape)]
     return (", ".join(places),) if places else ()
 
@@ -126,7 +126,7 @@ def _cells(tensor: Tensor, start: int, count: int) -> list[str]:
 
 
 def _texts(tensor: Tensor) -> list[str]:
-    """The first elements of BYTES that are whole, as text."""
+    """The first complete elements of BYTES, as text."""
     data, at, texts = memoryview(tensor.data), 0, list[str]()
     while at + 4 <= len(data) and len(texts) < _MOST_ROWS * _MOST_COLUMNS:
         end = at + 4 + int.from_bytes(data[at : at + 4], "little")

@@ -12,7 +12,7 @@ from penstock.gateway.jobs.replay import REPLAYABLE
 from penstock.gateway.jobs.timeline import Timeline, TimelineStage
 from penstock.job import Job, JobState
 
-# Bars are at least this wide, so that very short stages can be seen and pointed at.
+# The minimum width of a bar, so that very short stages can be seen and hovered.
 _LEAST_PERCENT = 0.5
 TONES = {"queued": "idle", "running": "run", "succeeded": "good", "failed": "bad", "cancelled": "idle", "expired": "warn"}
 _TITLES = {
@@ -32,7 +32,7 @@ _TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stage or an attempt as a bar. `start` and `width` are percent of the job's whole time."""
+    """A stage or an attempt as a bar. `start` and `width` are percent of the job's total time."""
 
     name: str
     title: str
@@ -80,7 +80,7 @@ def attempt_bars(timeline: Timeline) -> list[Bar]:
 
 @dataclass(frozen=True, slots=True)
 class Actions:
-    """What this caller may do with the job in its present state."""
+    """The actions that this caller may take on the job in its current state."""
 
     cancel: bool
     replay: bool
@@ -111,7 +111,7 @@ class JobRow:
 
 
 def is_put_aside(job: Job) -> bool:
-    """Whether the job waits for the start that its submit named, and not for a retry."""
+    """Whether the job is delayed by its submit, and not for a retry."""
     return job.state is JobState.DELAYED and job.not_before is not None and not job.tries
 
 

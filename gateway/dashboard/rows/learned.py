@@ -1,4 +1,4 @@
-"""What a model's policy learned, for its page: run time by batch size as a curve, and which sizes are chosen and why. Pure."""
+"""What a model's policy learned, for its page: run time by batch size as a curve, and the reasons for the sizes. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from penstock.model_spec import BatchPolicy
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 520.0, 200.0, 52.0, 16.0, 14.0, 28.0
 _MOST_MARKS = 8
-# A larger batch that saves less than this part of an item's time is not worth the wait for it.
+# A larger batch that saves less than this share of an item's time is not worth waiting for.
 _WORTH = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedCurve:
-    """An SVG drawing in a box of `width` x `height`: `dots` are x, y, batch size and seconds, `lines` y and word of the scale,
+    """An SVG drawing in a box of `width` x `height`: `dots` are x, y, batch size and seconds, `lines` y and label of the scale,
     `marks` x and batch size below the line.
     """
 
@@ -49,11 +49,11 @@ def curve_of(times: Sequence[tuple[int, float]]) -> LearnedCurve | None:
 
 
 def why_sizes(times: Sequence[tuple[int, float]], policy: BatchPolicy) -> str:
-    """Which sizes batches have and why, in sentences; empty while nothing is learned."""
+    """The sizes of batches and the reasons, in sentences; empty before anything is learned."""
     if not times:
         return ""
     cheapest_s = min(run / size for size, run in times)
-    # Of sizes that cost the same per item, the smallest waits the least.
+    # Among sizes with the same cost per item, the smallest waits least.
     best, took = next((size, run) for size, run in times if run / size <= (1 + _WORTH) * cheapest_s)
     alone = times[0][1] / times[0][0]
     gain = f", {alone * best / took:.1f} times as fast as one by one" if took and best > 1 else ""

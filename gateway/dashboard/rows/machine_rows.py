@@ -17,7 +17,7 @@ from penstock.model_spec import LearnedCalls, ScalingInfo, SlotInfo, WorkerInfo
 SLOT_TONES = {"ready": "good", "loading": "warn", "failed": "bad"}
 # A live worker announces itself every few seconds.
 _SILENT_S = 10.0
-# A sample has objects and lists down to this depth, and follows this many references or choices in a row.
+# The depth of objects and lists in a sample, and the references or choices that it follows in a row.
 _DEEPEST = 3
 _MOST_STEPS = 8
 
@@ -68,7 +68,7 @@ def core_map(slots: Sequence[SlotInfo]) -> list[tuple[int, int]]:
 
 
 def place_of(slot: SlotInfo) -> str:
-    """The rest of a slot's place in the pinning plan: threads, memory node, whether it shares its device."""
+    """The other parts of a slot's pinning plan: threads, memory node, whether it shares its device."""
     parts = [words.plural(slot.threads, "thread")] if slot.threads else []
     parts += [f"node {slot.node}"] if slot.node is not None else []
     parts += [slot.placement] if slot.placement != "dedicated" else []
@@ -76,15 +76,14 @@ def place_of(slot: SlotInfo) -> str:
 
 
 def slowest_call(slot: SlotInfo) -> tuple[int, float]:
-    """Batch size and seconds of the slowest first call of a slot that has reported some."""
+    """Batch size and seconds of a slot's slowest first call, if it has reported any."""
     return max(slot.first_call_s.items(), key=lambda call: call[1])
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
-    """One version of a model. `latency` and `first_call` are pairs of a batch size and its seconds. `calls`: what one of its
-    slots has learned of the calls that batches are cut into. `scaling`: within which bounds its slots follow the work; empty if
-    they do not.
+    """One version of a model. `latency` and `first_call` are pairs of a batch size and its seconds. `calls`: what a slot has
+    learned about the calls that batches are cut into. `scaling`: the bounds of its slots, if they follow the work.
     """
 
     name: str
@@ -108,7 +107,7 @@ class VersionRow:
 
     @property
     def table(self) -> list[tuple[int, float]]:
-        """The sizes that the page lists: the powers of two, and the largest."""
+        """The listed sizes: the powers of two, and the largest."""
         return [pair for pair in self.latency if pair[0].bit_count() == 1 or pair is self.latency[-1]]
 
     @property
@@ -173,7 +172,7 @@ def _pretty(schema: dict[str, Any] | None) -> str:
 
 
 def sample_of(schema: dict[str, Any] | None) -> str:
-    """A small JSON value that fits the schema, for the command that the page offers."""
+    """A small JSON value that fits the schema, for the page's example command."""
     whole = schema or {}
     return orjson.dumps(_sample(whole, whole, 0)).decode()
 
@@ -200,7 +199,7 @@ def _sample(schema: dict[str, Any], whole: dict[str, Any], depth: int) -> Any:
 
 
 def _resolved(schema: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
-    """The schema behind references and choices; of several forms the first that is not null."""
+    """The schema behind references and choices; of several alternatives the first that is not null."""
     for _ in range(_MOST_STEPS):
         forms = [form for word in ("anyOf", "oneOf", "allOf") for form in schema.get(word) or () if form != {"type": "null"}]
         if isinstance(schema.get("$ref"), str):
@@ -213,7 +212,7 @@ def _resolved(schema: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
 
 
 def _referred(reference: str, whole: dict[str, Any]) -> dict[str, Any]:
-    """What `#/$defs/name` names; nothing for a reference to another document."""
+    """The target of `#/$defs/name`; empty for a reference to another document."""
     target: Any = whole
     for step in reference.removeprefix("#/").split("/") if reference.startswith("#/") else ():
         target = target.get(step) if isinstance(target, dict) else None

@@ -1,4 +1,4 @@
-"""How large an image is in pixels, read from its first bytes: no page shows one that fills the viewer's memory. Pure."""
+"""The size of an image in pixels, from its first bytes, so that no page shows one that fills the viewer's memory. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def image_type(head: bytes) -> str:
 
 
 def image_size(media: str, head: bytes) -> Size | None:
-    """Width and height; None if the bytes are no image of this type, or its size comes after them."""
+    """Width and height; None if the bytes are not an image of this type, or too few to contain its size."""
     if image_type(head) != media:
         return None
     read = {"image/png": _png_size, "image/jpeg": _jpeg_size, "image/gif": _gif_size, "image/webp": _webp_size}[media]
@@ -51,7 +51,7 @@ def _jpeg_size(data: bytes) -> Size | None:
 
 
 def _gif_size(data: bytes) -> Size | None:
-    """The screen, or the first picture if it is larger: some browsers then enlarge the screen."""
+    """The size of the screen, or of the first picture if it is larger: some browsers then enlarge the screen."""
     width, height, flags = struct.unpack_from("<HHB", data, 6)
     at = 13 + _colors(flags)
     while data[at] == 0x21:
@@ -63,7 +63,7 @@ def _gif_size(data: bytes) -> Size | None:
 
 
 def _colors(flags: int) -> int:
-    """The bytes of a table of colors."""
+    """The length of a color table in bytes."""
     return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 

@@ -1,4 +1,4 @@
-"""Previews of payloads: bounded, and harmless whatever bytes a caller has sent. Pure."""
+"""Previews of payloads: bounded, and safe for any bytes of a caller. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from penstock.job import PACKED_MEDIA, REQUEST_MEDIA, TENSORS_MEDIA
 from penstock.outputs.bundle import BUNDLE_MEDIA, HEAD_LENGTH_BYTES, decode_head, head_length
 
 TEXT_BYTES = 4 * 1024
-# Read for a preview. An image is shown only if it is complete, and JSON is indented only if it is complete.
+# The bytes read for a preview. Only a complete image is shown, and only complete JSON is indented.
 PREVIEW_BYTES = 96 * 1024
-# A larger image, and audio, are loaded from an address of their own, which serves these types and no others.
+# Larger images and audio are loaded from a separate address, which serves only these types.
 SHOWN_BYTES = 16 * 1024 * 1024
 AUDIO = frozenset({"audio/wav", "audio/x-wav", "audio/mpeg", "audio/ogg", "audio/flac"})
 SHOWN_TYPES = AUDIO | IMAGES
@@ -33,8 +33,8 @@ _WHITESPACE = {"\n", "\t"}
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """`kind` is text, hex, image, audio, arrays or none. `note` says what is missing. `image` is a data URI; a larger image
-    and audio come from an address of their own. `files`: those of a bundle. `table`, `tree`: JSON, where it reads better so.
+    """`kind` is text, hex, image, audio, arrays or none. `note` says what is missing. `image` is a data URI; larger images and
+    audio come from a separate address. `files`: those of a bundle. `table`, `tree`: JSON that reads better this way.
     """
 
     kind: str
@@ -55,8 +55,8 @@ def preview(content_type: str, head: bytes, size: int) -> Preview:
     if base in PACKED_MEDIA:
         return _packed(base, head, size)
     if base == OCTETS and len(head) == size:
-        # Handlers that return bytes name no media type, and what they return is mostly an image. The address that serves
-        # larger ones goes by the media type alone.
+        # Handlers that return bytes name no media type, and mostly return images. The address for larger ones uses
+        # only the media type.
         base = image_type(head) or base
     if base in SHOWN_TYPES:
         return _media(base, head, size)
@@ -70,7 +70,7 @@ def preview(content_type: str, head: bytes, size: int) -> Preview:
 
 
 def _packed(base: str, head: bytes, size: int) -> Preview:
-    """The input inside, the arrays, or one line per part of a form."""
+    """The packed content: an input, arrays, or one line per part of a form."""
     if len(head) < size and base != TENSORS_MEDIA:
         return Preview("none", note="too large for a preview")
     try:
@@ -91,12 +91,12 @@ def _part(part: FormPart) -> str:
 
 
 def _bundle(head: bytes) -> Preview:
-    """The JSON, with a reference in the place of each file."""
+    """The JSON, with a reference in place of each file."""
     try:
         length = head_length(head[:HEAD_LENGTH_BYTES])
         bundle = decode_head(head[HEAD_LENGTH_BYTES:][:length])
     except InternalError:
-        # What the job's caller sent under this media type, or more files than the first bytes can list.
+        # Arbitrary bytes of a caller with this media type, or too many files for the first bytes.
         return Preview("none", note="not shown")
     json = head[slice(*bundle.json)].replace(bundle.token.encode(), b"parts")
     return replace(_json(json, len(json)), files=len(bundle.files))

@@ -1,4 +1,4 @@
-"""The rows of the overview: one per model, with its state and how urgent that is. Pure."""
+"""The rows of the overview: one per model, with its state and its urgency. Pure."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """One model. `bands` are the priorities that have waiting jobs. Rates are None before the second poll. `slots`: how many it
-    is to have over all workers.
+    """One model. `bands` are the priorities that have waiting jobs. Rates are None before the second poll. `slots`: the
+    wanted number over all workers.
     """
 
     model: str

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 KEPT_S = 300.0
-# Rates are averaged over this time: over less they jump, over more they lag.
+# Rates are averaged over this time: a shorter time makes them jump, a longer one makes them lag.
 RATE_S = 5.0
 SHORTEST_CHART_S = 60.0
 _WIDTH, _HEIGHT, _POINTS = 120.0, 28.0, 60
@@ -29,7 +29,7 @@ class QueueSamples:
     samples: deque[Sample] = field(default_factory=deque)
 
     def add(self, sample: Sample) -> None:
-        """Smaller counts or an older clock mean another or a restored store: the samples before are dropped."""
+        """Smaller counts or an older clock mean another or a restored store: drop the earlier samples."""
         last = self.samples[-1] if self.samples else None
         if last and (sample.at <= last.at or sample.accepted < last.accepted or sample.ended < last.ended):
             self.samples.clear()

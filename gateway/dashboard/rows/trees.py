@@ -1,4 +1,4 @@
-"""JSON of jobs as pages show it: a table where it is one, else a tree whose branches open and close. Bounded, and pure."""
+"""JSON of jobs on pages: a table if it is one, else a tree whose branches open and close. Bounded, and pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_ROWS, _MOST_COLUMNS = 50, 20
 
 @dataclass(frozen=True, slots=True)
 class TreeNode:
-    """One value: a leaf has `text`, a branch `children`. `note` says how large a branch is, or what was left out of it."""
+    """One value: a leaf has `text`, a branch `children`. `note`: the size of a branch, or what was left out of it."""
 
     name: str
     text: str = ""
@@ -30,7 +30,7 @@ class ShownTable:
 
 
 def tree_of(value: Any) -> TreeNode | None:
-    """None for a value that has no branch within a branch: as text it reads better."""
+    """None for a value without nested branches, which reads better as text."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     if not any(isinstance(one, dict | list) and one for one in inner):
         return None
@@ -66,7 +66,7 @@ def _leaf(value: Any) -> str:
 
 
 def table_of(value: Any) -> ShownTable | None:
-    """Of rows of numbers and other scalars, or of objects with scalars in them; None for everything else."""
+    """A table from rows of scalars, or from objects with scalar members; None for other values."""
     if not isinstance(value, list) or len(value) < 2:
         return None
     shown = value[:_MOST_ROWS]

@@ -1,4 +1,4 @@
-"""The form with which a page tries a model, made from the model's schema, and the same call as commands. Pure."""
+"""The form of a page to try a model, made from the model's schema, and the same call as commands. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Field:
 
 
 def try_fields(schema: Mapping[str, Any] | None, accepts: Sequence[str]) -> list[Field]:
-    """The fields of the form that a model of this schema takes: those of its object, or one that is the whole input."""
+    """The fields of a form for this schema: those of its object, or one for the whole input."""
     root = dict(schema or {})
     fields = form_fields(root) if schema and JSON in accepts else None
     if fields is None or not fields.named:
@@ -70,7 +70,7 @@ def _kinds(choice: Mapping[str, Any]) -> list[str]:
 
 
 def curl_of(address: str, fields: Sequence[Field], *, keyed: bool) -> str:
-    """The command that asks for an answer now with the samples of the fields; `address` is that of the model's predictions."""
+    """The command for a prediction with the fields' samples; `address`: of the model's predictions."""
     key = ' -H "authorization: Bearer $PENSTOCK_API_KEY"' if keyed else ""
     if any(field.kind == "file" for field in fields):
         parts = [f"-F {shlex.quote(f'{field.name}={_form_value(field)}')}" for field in fields if _is_sent(field)]
@@ -81,7 +81,7 @@ def curl_of(address: str, fields: Sequence[Field], *, keyed: bool) -> str:
 
 
 def python_of(base_url: str, model: str, fields: Sequence[Field], *, keyed: bool) -> str:
-    """The same in Python. The client takes its key from PENSTOCK_API_KEY."""
+    """As `curl_of`, in Python. The client takes its key from PENSTOCK_API_KEY."""
     has_file = any(field.kind == "file" for field in fields)
     head = ["from pathlib import Path", ""] if has_file else []
     key = "  # its key is in PENSTOCK_API_KEY" if keyed else ""
