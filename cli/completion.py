@@ -1,7 +1,7 @@
-"""Makes printed commands work as they are: they get the options by which this command found its store or gateway.
+"""Completes printed commands with the options by which this command found its store or gateway, so that they work.
 
-A next step that a lower layer suggests (`penstock run resume RUN`) knows nothing of `--state-dir`. It is completed here, where
-it is printed, from this process's own command line.
+Lower layers suggest a next step (`penstock run resume RUN`) without knowing about `--state-dir`. It is completed where it is
+printed, from this process's own command line.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from collections.abc import Sequence
 
 from penstock.cli.verbs import verbs
 
-# The options that say where; the short form second.
+# The options that name a store or a gateway; the short form is second.
 _STORE = (("--config", "-c"), ("--state-dir", ""), ("--redis-url", ""))
 _GATEWAY = (("--url", ""),)
-# A command ends where its sentence goes on.
+# The end of a command in a sentence.
 _COMMAND = re.compile(r"\bpenstock ([a-z]+)\b(?P<rest>[^`;,\n]*?)(?=`|;|,|\n|\.?$| or | \()", re.MULTILINE)
 
 
 def completed(text: str, argv: Sequence[str] | None = None) -> str:
-    """The text, each command in it with the place options of this process's command line that it lacks."""
+    """The text, in which each command has the options for its store or gateway from this process's command line."""
     given = sys.argv[1:] if argv is None else argv
     return _COMMAND.sub(lambda found: found[0] + _options(given, _options_of(found[1]), found[0]), text)
 
 
 def _options_of(verb: str) -> Sequence[tuple[str, str]]:
-    """The options by which the verb is told where; none for a verb that asks nobody, and for what is no verb."""
+    """The verb's options for a store or a gateway; empty for a verb without them and for an unknown verb."""
     entry = verbs().get(verb)
     return ((*_STORE, *_GATEWAY) if verb == "run" else _GATEWAY) if entry and entry.asks_gateway else ()
 
@@ -52,7 +52,7 @@ def _value(given: Sequence[str], name: str, short: str) -> str:
 
 
 def _public(value: str) -> str:
-    """The value without a password: what is printed ends up in logs."""
+    """The value without a password, because printed text ends up in logs."""
     scheme, mark, rest = value.partition("://")
     login, at, host = rest.rpartition("@")
     user, colon, _ = login.partition(":")

@@ -34,13 +34,13 @@ def print_faint(text: str) -> None:
 
 
 def print_ids(ids: Iterable[str]) -> None:
-    """One per line, and nothing else: `xargs` and `for` in a shell read them."""
+    """One per line and nothing else, for `xargs` and `for` in a shell."""
     sys.stdout.writelines(f"{one}\n" for one in ids)
     sys.stdout.flush()
 
 
 def print_secret(secret: str, remark: str) -> None:
-    """A key or a secret alone on stdout, for a file or a variable; on stderr what it is and what to do with it."""
+    """Print only the key or secret on stdout, for a file or a variable; on stderr what it is and what to do with it."""
     sys.stderr.write(f"{remark}\n")
     sys.stdout.write(f"{secret}\n")
 
@@ -64,7 +64,7 @@ def print_fields(fields: Mapping[str, Any]) -> None:
 
 
 def timing_line(job: JobView, *, max_batch_size: int | None = None) -> str:
-    """`queued 1 ms | batch 3/8 (full) | ran 0.3 ms | total 4 ms`, with the parts that the record has."""
+    """`queued 1 ms | batch 3/8 (full) | ran 0.3 ms | total 4 ms`, limited to the record's parts."""
     parts = [f"{word} {duration(seconds)}" for word, seconds in [("queued", _queued_s(job))] if seconds is not None]
     if job.batch is not None and job.batch.size:
         of = f"/{max_batch_size}" if max_batch_size else ""

@@ -1,6 +1,6 @@
-"""Where the process of the `penstock` command begins: it says what to install if packages that the verb needs are missing.
+"""The entry point of the `penstock` command: it says what to install if packages that the verb needs are missing.
 
-pip installs the command with the client, which is `penstock-inference` without extras. Only this module and what it imports run
+pip installs the command with the client, which is `penstock-inference` without extras. Only this module and its imports work
 then; all else is in `penstock.cli.main`.
 """
 
@@ -29,7 +29,7 @@ SERVER_VERBS = frozenset(
         "worker",
     ]
 )
-# Set while the shell completes a line: a sentence would be printed into what is being typed.
+# Set while the shell completes a line: printed text would appear in the line that is being typed.
 _COMPLETING = "_PENSTOCK_COMPLETE"
 
 
@@ -38,7 +38,7 @@ def main() -> None:
     arguments = sys.argv[1:]
     verb = next((word for word in arguments[:1] if not word.startswith("-")), "")
     try:
-        # Runs that a gateway has need no server here.
+        # Runs at a gateway need no server here.
         is_at_gateway = verb == "run" and any(word.partition("=")[0] == "--url" for word in arguments)
         require_extra("serve" if verb in SERVER_VERBS and not is_at_gateway else "cli", who=f"penstock {verb}".rstrip())
     except ConfigError as error:

@@ -57,13 +57,13 @@ _CODES = {
 
 
 class StartError(PenstockError):
-    """Something that `penstock up` needs is missing: the port, the state folder, a process that stays up."""
+    """`penstock up` lacks something that it needs: the port, the state folder, a process that keeps running."""
 
     kind = "start_failed"
 
 
 def code_of(error: BaseException) -> int:
-    """The exit code of an error: that of its nearest known base class."""
+    """The exit code of an error's nearest known base class."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     if not isinstance(error, PenstockError) and is_disk_full(error):
@@ -101,7 +101,7 @@ def report(error: BaseException, *, as_json: bool) -> int:
 
 
 def record_of(error: BaseException) -> dict[str, Any]:
-    """The error as programs read it; a problem body of the gateway is passed on unchanged."""
+    """The error for programs; a problem body of the gateway is passed on unchanged."""
     if code_of(error) == USAGE:
         return {"code": "usage", "detail": _usage(error), "hint": "penstock COMMAND --help lists every option"}
     if not isinstance(error, PenstockError):

@@ -1,4 +1,4 @@
-"""Commands that are loaded when they are called: `penstock --help` lists them from a table and imports none."""
+"""Commands that are loaded on call: `penstock --help` lists them from a table and imports none."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typer.core import TyperCommand
 from penstock.errors import ConfigError
 from penstock.extension import Verb, load_part
 
-# The moment when the command began: this module is among the first that it imports.
+# The time when the command began: this module is one of its first imports.
 STARTED_AT = time.monotonic()
 _ADDED = "penstock.added"
 
 
 class StandIn(TyperCommand):
-    """A verb in the list of its group. The real command is loaded once it is run, completed, or asked for help."""
+    """A verb in the list of its group. Its command is loaded to run, to complete, or to show help."""
 
     def __init__(self, name: str, verb: Verb) -> None:
         super().__init__(name, help=verb.help, rich_help_panel=verb.panel or None)
@@ -40,7 +40,7 @@ def stand_ins(table: Mapping[str, Verb]) -> dict[str, Any]:
 
 
 def load(verb: Verb) -> Any:
-    """The command of a verb, with what extensions add to it."""
+    """The command of a verb, with the options of extensions."""
     command = typer.main.get_command(load_part(verb.part))
     own: dict[str, Any] = vars(command).get("commands", {})
     if twice := own.keys() & verb.more.keys():
@@ -53,7 +53,7 @@ def load(verb: Verb) -> Any:
 
 
 def _add_options(command: Any, part: str) -> None:
-    """Have a command take the parameters of the function `part` as options; what it returns for them is `added`."""
+    """Give a command the parameters of the function `part` as options. `added` returns the function's result."""
     alone = typer.Typer(add_completion=False)
     alone.command()(load_part(part))
     options = typer.main.get_command(alone)
@@ -70,15 +70,15 @@ def _invoke(invoke: Any, options: Any, context: Any) -> Any:
 
 
 def added(context: typer.Context) -> dict[str, Any]:
-    """What the options of extensions add to the call of the client that the running command makes."""
+    """The arguments that the options of extensions add to the running command's call of the client."""
     options: dict[str, Any] = context.meta.get(_ADDED, {})
     return options
 
 
 def show_brackets(command: Any) -> None:
-    """Have `--help` of a command, and of those below, show `[serve]` as it stands.
+    """Let `--help` of a command and its subcommands show `[serve]` unchanged.
 
-    Typer reads every help text as Rich's markup, in which that is a style, and has no mode for plain text.
+    Typer reads every help text as Rich's markup, where that is a style, and has no mode for plain text.
     """
     vars(command)["format_help"] = partial(_format_help, command)
     for one in getattr(command, "commands", {}).values():

@@ -1,4 +1,4 @@
-"""The `penstock` command: its verbs, each of which is loaded when it is called, and the last handler of errors."""
+"""The `penstock` command: its verbs, each loaded on call, and the last handler of errors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def main() -> None:
     leave_at_once()
     as_json = "--json" in sys.argv[1:]
     try:
-        # In standalone mode typer prints wrong usage as prose; otherwise it raises the error, or returns an early exit's code.
+        # In standalone mode typer prints wrong usage itself; otherwise it raises the error, or returns an early exit's code.
         code = app(prog_name="penstock", standalone_mode=not as_json)
     except Exception as error:  # noqa: BLE001 - the last handler: every error is reported in the same way
         code = exits.report(error, as_json=as_json)

@@ -1,4 +1,4 @@
-"""The options that several commands share, the client that `--url` and `--api-key` lead to, and what a shell completes."""
+"""The options that several commands share, their client for `--url` and `--api-key`, and the completions for a shell."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ TimeoutOption = Annotated[
 
 
 def connect(url: str | None, api_key: str | None) -> Client:
-    """A client of the gateway named by flag or environment, else of this folder's `penstock up`, else of the default port."""
-    # Loaded here, because most commands that share these options need no HTTP client.
+    """A client of the gateway of the flag or environment, else of this folder's `penstock up`, else of the default port."""
+    # Imported here, because most commands with these options need no HTTP client.
     from penstock.client.retries import RetryPolicy
     from penstock.client.sync import Client
 
-    # A person waits: fewer attempts than a program makes.
+    # Fewer attempts than a program makes, because a person waits.
     return Client(url, api_key, retry=RetryPolicy(max_attempts=3))
 
 
-# What a shell offers at the tabulator key: the models and jobs of the gateway that the command itself would ask.
+# The completions of a shell: the models and jobs of the gateway that the command itself would use.
 _WITHIN_S = 1.0
 _JOBS = 50
 
@@ -78,7 +78,7 @@ def job_ids(incomplete: str) -> list[str]:
 
 
 def _offered(incomplete: str, names: Callable[[Client], Iterable[str]]) -> list[str]:
-    """Nothing where no gateway answers at once: what is printed here would stand in the middle of the line being typed."""
+    """Empty if no gateway answers at once: printed text would appear in the line that is being typed."""
     from penstock.client.retries import RetryPolicy
     from penstock.client.sync import Client
 

@@ -1,4 +1,4 @@
-"""The lock that a `penstock up` holds on its state folder, the note that it keeps there, and whether a gateway is ready."""
+"""The lock and the note of a `penstock up` in its state folder, and the readiness of its gateway."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IGNORED = ".gitignore"
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """`why`: what is still missing, as far as the gateway says. `answers`: the gateway serves requests already."""
+    """`why`: what is still missing, if the gateway says so. `answers`: the gateway already serves requests."""
 
     ready: bool
     why: str = ""
@@ -33,7 +33,7 @@ class Readiness:
 def state_lock(state_dir: Path) -> Iterator[IO[str]]:
     """The open note of `state_dir`, locked. Raises `StartError` when another `penstock up` holds the lock.
 
-    The kernel releases the lock however the process ends, so a crash never leaves a folder locked.
+    The kernel releases the lock when the process ends, so a crash never leaves a folder locked.
     """
     note = _open_note(state_dir, NOTE)
     with note:
@@ -48,9 +48,9 @@ def state_lock(state_dir: Path) -> Iterator[IO[str]]:
 
 @contextmanager
 def note_of_elsewhere(state_dir: Path, folder: Path) -> Iterator[IO[str] | None]:
-    """The locked note by which commands that are started in `folder` find a stack whose state folder they would not look in.
+    """The locked note for commands in `folder`, by which they find a stack with another state folder than their default.
 
-    None if they would, if `folder` cannot be written, and if another stack is noted there: the user then names the gateway.
+    None if it is their default, if `folder` cannot be written, or if it has another stack's note: then name the gateway.
     """
     own = state_dir_of(folder)
     is_made = not own.exists()
@@ -74,7 +74,7 @@ def _remove(own: Path, *, is_made: bool) -> None:
     (own / NOTE_OF_ELSEWHERE).unlink(missing_ok=True)
     if is_made:
         (own / _IGNORED).unlink(missing_ok=True)
-        # Another command may have put something there meanwhile.
+        # Another command may have written there in the meantime.
         with suppress(OSError):
             own.rmdir()
 
@@ -87,9 +87,9 @@ def write_note(note: IO[str], stack: RunningStack) -> None:
 
 
 def check_readiness(url: str, *, timeout_s: float = 2.0) -> Readiness:
-    """One GET of /readyz, with the standard library: `penstock up` needs no HTTP client for it.
+    """One GET of /readyz with the standard library, so that `penstock up` loads no HTTP client.
 
-    A gateway that does not listen yet is not ready; nothing is raised.
+    A gateway that does not listen yet is not ready; that raises nothing.
     """
     parts = urlsplit(url)
     connection = HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=timeout_s)
@@ -131,14 +131,14 @@ def _open_note(state_dir: Path, name: str) -> IO[str]:
 
 
 def _make_folder(state_dir: Path) -> None:
-    """A folder that is made here keeps itself out of Git: it holds jobs and passwords."""
+    """A new folder excludes itself from Git, because it holds jobs and passwords."""
     if not state_dir.exists():
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         (state_dir / _IGNORED).write_text("*\n")
 
 
 def _try_lock(note: IO[str]) -> bool:
-    """Tries three times: a command that only looks holds the lock for an instant."""
+    """Tries three times, because a command that only reads holds the lock for an instant."""
     for _ in range(3):
         try:
             fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)

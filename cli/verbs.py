@@ -1,4 +1,4 @@
-"""The verbs of `penstock`: those of the engine, and those that extensions bring. Nothing is loaded here but the tables."""
+"""The verbs of `penstock`: those of the engine and those of extensions. Only tables are loaded here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.extension import Panel, Verb, installed
 
 _PROCESSES = "penstock.cli.serve.processes"
 
-# By their words: `call`, or `jobs list` for a verb of a group.
+# Verbs by their words: `call`, or `jobs list` for a verb of a group.
 Verbs = Mapping[str, Verb]
 
 ENGINE: Verbs = {
@@ -59,9 +59,9 @@ def verbs() -> Verbs:
 
 
 def merged(engine: Verbs, extensions: Iterable[Verbs]) -> dict[str, Verb]:
-    """The verbs of `penstock`: those of the engine, then those of each extension, in its group if it has two words.
+    """The verbs of `penstock`: the engine's, then each extension's, in its group if it has two words.
 
-    Raises `ConfigError` for a verb that is there already, and for one whose group is missing.
+    Raises `ConfigError` for a verb that exists already, and for one whose group is missing.
     """
     table = dict(engine)
     for words, verb in (pair for more in extensions for pair in more.items()):

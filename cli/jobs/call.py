@@ -31,10 +31,10 @@ from penstock.job import Priority
 
 app = typer.Typer(add_completion=False)
 
-# With an offset from UTC: a moment without one is another one on each machine.
+# With an offset from UTC, because a time without one differs from machine to machine.
 MOMENTS = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z"]
 
-# Most answers come sooner; a caller who waits longer sees the reason.
+# Most answers come sooner; after this time the command shows why it waits.
 _USUAL_WAIT_S = 2.0
 
 
@@ -124,7 +124,7 @@ def need_json_alone(value: Any, media_type: str | None, *, others: bool) -> None
 
 
 def _read_form(given: list[str], text: str | None, content_type: str | None) -> tuple[bytes, str]:
-    """The form to send and its media type. A text travels as it is, and the model's schema says how it is read."""
+    """The form to send and its media type. Text is sent unchanged; the model's schema says how it is read."""
     if text is not None or content_type is not None:
         raise typer.BadParameter("-F makes a form of its own: leave out INPUT and --content-type")
     body = protocol.form_body([form_part(one) for one in given])
@@ -158,7 +158,7 @@ def read_input(text: str | None, content_type: str | None) -> tuple[Any, str | N
 
 
 def _typed(content: bytes, content_type: str | None) -> tuple[bytes, str]:
-    """Bytes from a pipe, with their media type: they have no file name to guess it from, so JSON if they parse as JSON."""
+    """Bytes from a pipe, with their media type: JSON if they parse as JSON, because there is no file name to guess from."""
     if content_type is None:
         try:
             json.loads(content)
@@ -180,7 +180,7 @@ def _show_stream(client: Client, handle: JobHandle) -> None:
 
 @contextmanager
 def _going_on(handle: JobHandle) -> Iterator[None]:
-    """Who interrupts the command hears that the job goes on."""
+    """On an interrupt, say that the job continues."""
     try:
         yield
     except KeyboardInterrupt:
@@ -191,7 +191,7 @@ def _going_on(handle: JobHandle) -> Iterator[None]:
 
 
 def _wait_and_explain(client: Client, handle: JobHandle, timeout_s: float | None) -> Any:
-    """The output. If it takes longer than usual because the model does not run, the reason is printed."""
+    """Wait for the output. If it takes long because the model does not run, print the reason."""
     if timeout_s is not None and timeout_s <= _USUAL_WAIT_S:
         return handle.result(timeout_s)
     with suppress(WaitTimeout):
@@ -202,7 +202,7 @@ def _wait_and_explain(client: Client, handle: JobHandle, timeout_s: float | None
 
 
 def _unready(client: Client, job: JobView) -> str:
-    # The job is accepted whether or not this request succeeds.
+    # The job is already accepted, so a fault of this request is ignored.
     with suppress(PenstockError):
         versions = client.model(job.model).get("versions") or {}
         return str((versions.get(job.version) or {}).get("why") or "")
@@ -218,7 +218,7 @@ def _show_accepted(handle: JobHandle, *, as_json: bool) -> None:
 def _show(
     client: Client, handle: JobHandle, output: Any, saved: Path | None, *, raw: bool, as_json: bool, beside: dict[str, Any]
 ) -> None:
-    """`saved`: the file that has the output. `beside`: further members of the JSON."""
+    """`saved`: the file with the output. `beside`: further members of the JSON."""
     if raw and saved is None:
         return write_raw(output)
     job = handle.refresh()
@@ -231,7 +231,7 @@ def _show(
 
 
 def _max_batch_size(client: Client, job: JobView) -> int | None:
-    # Needed only for the line of timings, so a fault of this request is not reported.
+    # Only the line of timings needs this, so a fault of this request is not reported.
     with suppress(PenstockError):
         return max_batch_size_of(client.models(), job.model)
     return None

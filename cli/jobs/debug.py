@@ -73,7 +73,7 @@ def debug(
 
 
 def _keep_errors(model: str) -> list[Exception]:
-    """The errors of items that fail alone, as those of a function of one item do: nothing else raises them here."""
+    """Keep the errors of items that fail alone, as in a function of one item: nothing else raises them here."""
     from penstock.handlers.contract import tracebacks
 
     tracebacks.are_kept, tracebacks.model, tracebacks.errors = True, model, []
@@ -82,7 +82,7 @@ def _keep_errors(model: str) -> list[Exception]:
 
 @contextmanager
 def _tracebacks(*, open_pdb: bool) -> Iterator[None]:
-    """Show what the model's code raised, with its whole traceback. An error of ours without a cause says enough by itself."""
+    """Show the error of the model's code with its full traceback. Our own errors without a cause need none."""
     try:
         yield
     except Exception as error:
@@ -113,7 +113,7 @@ def _spec(model: str, config: Path | None, task: str | None, version: str | None
 
 
 def _first_of(device: str) -> str:
-    """The device of this process: a worker gives each slot one of those that the settings name, and here is one slot."""
+    """The device of this process: the first of the settings, because this process is one slot."""
     return device if device == "cpu" or ":" in device else "cuda:0"
 
 
@@ -124,7 +124,7 @@ def _load(spec: ModelSpec, device: str) -> Loaded:
     inherited = dict(os.environ)
     for table, variables in (("env", spec.env), ("secrets", spec.secrets)):
         os.environ.update(read_variables(spec.name, table, variables, inherited))
-    # This interpreter has read the variable already, which may name an archive's packages.
+    # The interpreter has already read this variable, which may name an archive's packages.
     sys.path[:0] = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder not in sys.path]
     began = time.perf_counter()
     loaded = load(
@@ -146,7 +146,7 @@ def _load(spec: ModelSpec, device: str) -> Loaded:
 
 
 def _form_item(loaded: Loaded, given: Sequence[str]) -> Any:
-    """The item that the form is, read as the gateway and a worker read it. Raises `InvalidInput` for a part without a place."""
+    """The form as an item, read as the gateway and a worker read it. Raises `InvalidInput` for an unknown part."""
     from penstock.cli.jobs.call import form_part
     from penstock.inputs.form import FormPart, encode_form
     from penstock.job import FORM_MEDIA
@@ -157,7 +157,7 @@ def _form_item(loaded: Loaded, given: Sequence[str]) -> Any:
 
 
 def _items(loaded: Loaded, given: Sequence[str], content_type: str | None) -> list[Any]:
-    """One item per input, as the first stage gets it. Raises `InvalidInput` for an input that does not fit."""
+    """One item per input, as the first stage receives it. Raises `InvalidInput` for an input that does not fit."""
     from penstock.cli.jobs.call import read_input
     from penstock.client.protocol import body_of
 
@@ -169,7 +169,7 @@ def _items(loaded: Loaded, given: Sequence[str], content_type: str | None) -> li
 
 
 def run_stages(loaded: Loaded, items: list[Any], *, say: Callable[[str], None] = print_faint) -> Outcomes:
-    """The output or `Failure` of each item, by its place. What a stage raises is raised, unlike in a worker."""
+    """The output or `Failure` of each item, by index. Unlike in a worker, a stage's exceptions are raised."""
     from penstock.handlers.contract import Failure
 
     live: Outcomes = dict(enumerate(items))
@@ -188,7 +188,7 @@ def run_stages(loaded: Loaded, items: list[Any], *, say: Callable[[str], None] =
 
 
 def _run_stage(loaded: Loaded, stage: Stage, name: str, values: list[Any]) -> list[Any]:
-    """The stage's outputs; within `inference` the handler's context knows the items, which belong to no job."""
+    """The stage's outputs. During `inference` the handler's context has the items, which belong to no job."""
     from penstock.handlers.contract import OfNoJob
 
     running = loaded.context.running

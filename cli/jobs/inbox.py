@@ -1,4 +1,4 @@
-"""`penstock jobs list --failed` and `penstock jobs dismiss`: what waits in the failed inbox, and what leaves it."""
+"""`penstock jobs list --failed` and `penstock jobs dismiss`: lists the failed inbox and removes jobs from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.words import plural
 if TYPE_CHECKING:
     from penstock.client.sync import Client
 
-# Of a group's message; the whole is in `--json`.
+# The part of a group's message that is shown; `--json` has the whole.
 _MOST_CHARS = 80
 
 GroupOption = Annotated[
@@ -25,7 +25,7 @@ GroupOption = Annotated[
 
 
 class FailedBy(StrEnum):
-    """Whose a failure is."""
+    """Who caused a failure."""
 
     CALLER = "caller"
     MODEL = "model"
@@ -33,7 +33,7 @@ class FailedBy(StrEnum):
 
 @dataclass(slots=True)
 class InboxGroup:
-    """The jobs with one fault, by their newest."""
+    """The jobs with one fault: the newest one and their number."""
 
     newest: Mapping[str, Any]
     count: int = 0
@@ -42,7 +42,7 @@ class InboxGroup:
 def list_failed(
     connected: Client, model: str | None, group: str | None, fault: FailedBy | None, *, quiet: bool, as_json: bool
 ) -> None:
-    """List the failed inbox by what went wrong; with `as_json` the jobs themselves, with `quiet` their ids, newest first."""
+    """List the failed inbox by fault; with `as_json` the jobs, with `quiet` their ids, newest first."""
     with connected as client:
         jobs = client.failed.jobs(model, group=group, fault=fault.value if fault else None)
         if quiet:

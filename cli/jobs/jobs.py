@@ -142,7 +142,7 @@ def watch(
 
 
 def _known(client: Client, wanted: list[str]) -> list[JobHandle]:
-    """Handles on these jobs. Raises what the gateway says of the first one that it does not know."""
+    """Handles on these jobs. Raises the gateway's error for the first unknown one."""
     distinct = list(dict.fromkeys(wanted))
     handles = {handle.id: handle for handle in client.jobs(ids=distinct)}
     return [handles.get(job_id) or client.job(job_id) for job_id in distinct]
@@ -224,7 +224,7 @@ def replay(
 
 
 def _replay_one(handle: JobHandle, version: str | None, *, as_json: bool) -> None:
-    """Replay one of many jobs; one whose input is gone is skipped."""
+    """Replay one of many jobs; skip it if its input is gone."""
     try:
         # The job's id as key: repeated or simultaneous replays create one new job per failed job.
         new = handle.replay(version=version, idempotency_key=f"replay {handle.id}")

@@ -1,4 +1,4 @@
-"""Many jobs under one command: watched to their ends, and told of as groups."""
+"""Many jobs under one command: watched to their ends and shown as groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.client.handles.job_handle import JobHandle
     from penstock.client.sync import Client
 
-# How many jobs one call submits at most: their ids are held in memory, and the models' queues are bounded anyway.
+# The most jobs of one call: their ids are held in memory, and the models' queues are bounded anyway.
 MOST_TIMES = 10_000
 
 
@@ -30,7 +30,7 @@ def show_ids(handles: Iterable[JobHandle], *, as_json: bool) -> None:
 def watch(client: Client, handles: list[JobHandle], *, as_json: bool) -> None:
     """Wait until all have ended, then print one line per group; with `as_json` one job per line, as it ends.
 
-    Raises `typer.Exit` with the code of a failed job if one of them did not succeed.
+    Raises `typer.Exit` with the code for a failed job if one did not succeed.
     """
     ended: list[JobView] = []
     with progress_bar("jobs", shown=not as_json) as on_step:
@@ -46,7 +46,7 @@ def watch(client: Client, handles: list[JobHandle], *, as_json: bool) -> None:
 
 
 def groups(jobs: Iterable[JobView]) -> list[tuple[str, ...]]:
-    """A row per status and number of attempts: how many jobs, and the slowest of them. What needs a look comes last."""
+    """A row per status and number of attempts: the number of jobs, and the slowest of them. Failures come last."""
     alike: dict[tuple[bool, str, int], list[JobView]] = {}
     for job in jobs:
         alike.setdefault((job.status != "succeeded", job.status, job.attempts), []).append(job)

@@ -23,7 +23,7 @@ OutputFileOption = Annotated[
 
 
 def readable(output: Any) -> str:
-    """The output as people read it: compact JSON, or text; for other bytes, and files in it, their number."""
+    """The output for people: compact JSON or text; other bytes and files as their size."""
     data = _bytes_of(output)
     if data is None:
         return json.dumps(output, ensure_ascii=False, default=_in_words)
@@ -50,10 +50,10 @@ def json_members(output: Any) -> dict[str, Any]:
 
 
 def save(output: Any, path: Path, job: str) -> Path:
-    """The file that now has the output, or the folder that has its files.
+    """Save the output; returns the file, or the folder with its files.
 
-    In a folder each file is a new one, under its own name, else under the job's id. The model chose that name, so nothing that
-    is already there is written over. Raises `BadRequest`.
+    In a folder each file is new, under its own name, or else under the job's id. The model chose that name, so existing
+    files are never overwritten. Raises `BadRequest`.
     """
     if not path.is_dir():
         _write(path, "wb", _content(output), job)
@@ -71,7 +71,7 @@ def save(output: Any, path: Path, job: str) -> Path:
 
 
 def _kept(files: dict[str, bytes], file: Any, job: str) -> str:
-    """The name under which the file was put among `files`."""
+    """Add the file to `files`; returns its name there."""
     if isinstance(file, bytes):
         name = f"{job}.bin"
     else:
@@ -93,7 +93,7 @@ def _write(file: Path, mode: str, content: bytes, job: str) -> None:
 
 
 def _content(output: Any, written: Callable[[Any], Any] | None = None) -> bytes:
-    """The bytes of an output; of a text the text itself, of any other value its JSON, with what is `written` for a file."""
+    """The bytes of an output: a text as such, any other value as JSON, with `written` in place of a file."""
     data = _bytes_of(output)
     if data is not None:
         return data

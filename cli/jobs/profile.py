@@ -1,4 +1,4 @@
-"""`penstock call --profile` around the call: it arms the slots before, and shows the table of stages after."""
+"""`penstock call --profile`: arms the slots before the call and shows the table of stages after it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COPY = "copy"
 def arm(client: Client, model: str, version: str | None) -> str:
     """Request a profile and wait until every ready slot of the version has seen it; returns the request's id.
 
-    Raises `NoWorker` if no slot has in time.
+    Raises `NoWorker` if no slot does in time.
     """
     request = client.ask_profile(model, version=version)
     ready = int(client.model(model)["versions"][request["version"]]["ready_slots"])
@@ -70,7 +70,7 @@ def show(recording: dict[str, Any] | None) -> None:
 def _await(
     client: Client, model: str, enough: Callable[[Sequence[dict[str, Any]]], bool], *, within_s: float
 ) -> list[dict[str, Any]]:
-    """The slots' answers once they are `enough`, or those that there are when the time is over."""
+    """The slots' answers once they are `enough`, or the answers at the end of the time."""
     give_up_at = time.monotonic() + within_s
     while True:
         slots: list[dict[str, Any]] = client.profile(model)["slots"]

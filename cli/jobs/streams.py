@@ -1,4 +1,4 @@
-"""What a job yields and says on its way, on the command line: chunks on stdout, everything else on stderr."""
+"""A job's events on the command line: chunks on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.errors import PenstockError
 
 
 def is_streaming(client: Client, model: str, version: str | None) -> bool:
-    """Whether the model yields chunks; False where that cannot be learned, which the call itself will tell."""
+    """Whether the model yields chunks; False if unknown: the call itself then reports the error."""
     with suppress(PenstockError):
         view = client.model(model)
         shown = (view.get("versions") or {}).get(version or view.get("default_version")) or {}
@@ -31,7 +31,7 @@ def progress_text(progress: ProgressView) -> str:
 
 
 def show(events: Iterable[JobEvent], *, statuses: bool = False) -> JobView:
-    """Print the events; the job at its end. Texts run on in one line, other chunks are a line of JSON each."""
+    """Print the events; returns the job at its end. Text continues on one line, other chunks are a line of JSON each."""
     is_in_line, last = False, ""
     for event in events:
         if event.name == "chunk":

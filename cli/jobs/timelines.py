@@ -1,4 +1,4 @@
-"""Prints a job's timeline: what took longest, a bar per stage, a line per attempt."""
+"""Prints a job's timeline: the slowest stage, a bar per stage, a line per attempt."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def _load_test(options: LoadOptions, gateway: Client | None) -> LoadTest:
 
 
 def _stack_at(base: str) -> tuple[int, ...]:
-    """The process of this folder's `penstock up`, if its gateway is the one measured."""
+    """The process of this folder's `penstock up`, if its gateway is measured."""
     stack = running_stack(state_dir_of(Path.cwd()))
     return (stack.pid,) if stack and stack.url == base else ()
 
@@ -202,5 +202,5 @@ def _report(result: LoadTestResult, *, csv: Path | None, html: Path | None, as_j
     if as_json:
         sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
     else:
-        # A file gets the layout of a wide terminal.
+        # A file gets a wide terminal's layout.
         print_result(result, Console(width=None if sys.stdout.isatty() else 140))

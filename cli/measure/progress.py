@@ -16,10 +16,10 @@ from penstock.loadtest.assignment import LoadProgress
 
 # Called with the seconds since the start and the generators' latest progress.
 OnLoadProgress = Callable[[float, LoadProgress], None]
-# Called with a step's name, its share done, and what it does now.
+# Called with a step's name, its completed share, and its current action.
 OnTuneProgress = Callable[[str, float, str], None]
 
-# The share of a whole search at which each step begins and ends.
+# The shares of a whole search at which each step begins and ends.
 _STEPS = {"measure": (0.0, 0.4), "overheads": (0.4, 0.45), "simulate": (0.45, 0.6), "confirm": (0.6, 1.0)}
 _LINE_EVERY_S = 1.0
 
@@ -53,7 +53,7 @@ def show_tune_progress(budget_s: float) -> Iterator[OnTuneProgress]:
 
 
 class _TuneLines:
-    """Prints a line per step; of the many of the simulation, one per second."""
+    """Prints a line per step; for the many steps of the simulation, one per second."""
 
     def __init__(self, budget_s: float) -> None:
         self._budget_s, self._began, self._last = budget_s, time.monotonic(), float("-inf")

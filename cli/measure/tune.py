@@ -89,7 +89,7 @@ ReportOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class TuneWords:
-    """What the command line says of the search."""
+    """The command line's options for the search."""
 
     goal: Goal
     space: Sequence[str]
@@ -101,9 +101,9 @@ class TuneWords:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What a search found. `winners`: of each model its table as it is declared, and the choice; none if nothing met the goal.
+    """What a search found. `winners`: each model's declared table and its choice; empty if nothing met the goal.
 
-    `json`: all figures. `show` prints to a console, of `width` columns if that is no terminal; `write_page` writes a report.
+    `json`: all figures. `show` prints to a console, with `width` columns if it is not a terminal; `write_page` writes a report.
     """
 
     winners: Mapping[str, tuple[Mapping[str, Any], Choice]]
@@ -168,12 +168,12 @@ def _tuned_model(settings: Settings, name: str, words: TuneWords) -> Tuned:
 
 
 def model_question(settings: Settings, name: str, words: TuneWords) -> TuneQuestion:
-    """What is asked about one model, without inputs."""
+    """The question about one model, without inputs."""
     subject = subject_of(settings, name)
     here = located(subject.spec, settings)
     return TuneQuestion(
         spec=opened(here, settings),
-        # The processes that are measured load the file here; what is written into the settings keeps the address.
+        # The measured processes load the local file; the written settings keep the address.
         table=subject.table if here is subject.spec else {**subject.table, "source": here.source},
         goal=words.goal,
         machine=discover(),
@@ -193,12 +193,12 @@ def _report(tuned: Tuned, *, report: Path | None, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(tuned.json.decode() + "\n")
     else:
-        # A file gets the layout of a wide terminal.
+        # A file gets a wide terminal's layout.
         tuned.show(Console(width=None if sys.stdout.isatty() else tuned.width))
 
 
 def _write(path: Path, winners: Mapping[str, tuple[Mapping[str, Any], Choice]], *, dry_run: bool) -> None:
-    """Write the winner's settings of each model into the file, which may be new, and show the change."""
+    """Write the winning settings of each model into the file, which may be new, and show the change."""
     before = after = path.read_text(encoding="utf-8") if path.exists() else ""
     for model, (table, choice) in winners.items():
         declared = tomllib.loads(before).get("models", {}).get(model, {})

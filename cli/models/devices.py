@@ -1,4 +1,4 @@
-"""`penstock doctor --devices`: the cores and GPUs of this machine, and which slot would get which."""
+"""`penstock doctor --devices`: the cores and GPUs of this machine, and the slots that would get them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GIB = 1 << 30
 
 
 def show_devices(specs: Sequence[ModelSpec], *, as_json: bool) -> None:
-    """Print the cores and GPUs of this machine, and which slot of a worker started here would get what."""
+    """Print the cores and GPUs of this machine, and which slot of a worker here would get which."""
     machine = discover()
     plan = pinned(specs, machine)
     if as_json:

@@ -1,4 +1,4 @@
-"""`penstock models fetch` brings models from where they lie into this machine's cache, and lists what is there."""
+"""`penstock models fetch` downloads models into this machine's cache and lists the cached ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fetch(
 
     penstock models fetch hf://org/name     penstock models fetch
     """
-    # Imported here: the other commands of this group need neither settings nor an HTTP client of this kind.
+    # Imported here: the other commands of this group need neither settings nor this HTTP client.
     from penstock.cli.serve.fetching import fetch_model
 
     settings = _settings(config, state_dir)
@@ -63,7 +63,7 @@ def fetch(
 
 
 def _wanted(settings: Settings, sources: list[str], trust_remote_code: bool) -> dict[str, bool]:
-    """The sources to be fetched, all of them readable, and whether their code is trusted. Raises `ConfigError` without any."""
+    """The sources to fetch, all readable, and whether their code is trusted. Raises `ConfigError` without any."""
 
     wanted = dict.fromkeys(sources, trust_remote_code)
     if not sources:
@@ -73,7 +73,7 @@ def _wanted(settings: Settings, sources: list[str], trust_remote_code: bool) -> 
             "no model here lies elsewhere, so there is nothing to fetch", hint="name one: penstock models fetch SOURCE"
         )
     for source in wanted:
-        # All of them before the first is fetched, which may take long.
+        # Check all before the first fetch, which may take long.
         read_source(source)
     return wanted
 

@@ -1,5 +1,5 @@
 """`penstock models` lists models, `show` one of them; `load|switch|scale|unload|reset` change one while it runs, as do
-`pause|resume|limits`; `fetch` brings one here.
+`pause|resume|limits`; `fetch` downloads one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The model's
 VersionArgument = Annotated[str, typer.Argument(metavar="VERSION", help="The version's name.")]
 WaitOption = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait until it is done; 0 returns at once.")]
 _LOOK_EVERY_S = 0.3
-# An unloaded version has the slots that it needs: none before the next job.
+# An unloaded version needs no slots before its next job.
 _REACHED = ("reached", "unloaded")
 
 
@@ -199,7 +199,7 @@ def _await_ready(client: Client, view: dict[str, Any], version: str, *, until: f
 
 
 def _await_scaled(client: Client, view: dict[str, Any], version: str, *, until: float) -> dict[str, Any]:
-    """The model's view once the version has its slots, or at `until` (monotonic). Exits if it cannot have them."""
+    """The model's view once the version has its slots, or at `until` (monotonic). Exits if that failed."""
     while _version(view, version).get("state") not in (*_REACHED, "failed") and time.monotonic() < until:
         time.sleep(_LOOK_EVERY_S)
         view = client.model(str(view["name"]))
@@ -245,7 +245,7 @@ def _report(view: dict[str, Any], sentence: str, as_json: bool) -> None:
 
 
 def _slots(version: dict[str, Any]) -> str:
-    """`2 of 3`: the ready slots, and how many the workers are to have if that is another number."""
+    """`2 of 3`: the ready slots, and the wanted number if it differs."""
     ready, wanted = version.get("ready_slots", "-"), version.get("wanted_slots")
     return str(ready) if wanted in (None, ready) else f"{ready} of {wanted}"
 

@@ -1,4 +1,4 @@
-"""`penstock models pause|resume|limits`: what operators do to a model that serves."""
+"""`penstock models pause|resume|limits`: operations on a model that serves."""
 
 from __future__ import annotations
 

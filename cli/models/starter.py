@@ -26,7 +26,7 @@ source = "$module.py"
 max_wait_s = 0.01       # how long an input waits for others to join its batch
 slots = 1               # copies of the model in each worker
 """
-# A section of a template begins with this and the name of its file. `first` and `try` are commands, not files.
+# A section of a template begins with this prefix and its file's name. `first` and `try` are commands, not files.
 _SECTION = re.compile(r"^=== (.+)\n", re.MULTILINE)
 _BASE64 = ".base64"
 
@@ -41,7 +41,7 @@ class Starter:
 
 
 def templates() -> dict[str, str]:
-    """What each template is for, by its name."""
+    """The purpose of each template, by its name."""
     paths = sorted((files("penstock.cli.models") / "starters").iterdir(), key=lambda path: path.name)
     return {path.name.removesuffix(".txt"): path.read_text("utf-8").partition("\n")[0] for path in paths}
 
@@ -94,7 +94,7 @@ def starter_of(name: str, template: str = DEFAULT_TEMPLATE) -> Starter:
 
 
 def _words(name: str) -> dict[str, str]:
-    """The words that stand for the model's name: as a module, a function and a class of Python they are other ones."""
+    """The model's name as a Python module, function and class."""
     module = "".join(letter if letter.isalnum() else "_" for letter in name.lower())
     module = f"model_{module}" if module[0].isdigit() else module
     return {"name": name, "module": module, "function": module, "cls": "".join(word.capitalize() for word in module.split("_"))}

@@ -49,7 +49,7 @@ def workers(
 
 
 def print_pids(workers: list[dict[str, Any]]) -> None:
-    """One number per line. A number means nothing on another host, so workers elsewhere are left out."""
+    """Print one process id per line. Workers on other hosts are left out, because their ids mean nothing here."""
     here = socket.gethostname()
     for worker in workers:
         if worker.get("host") == here:
@@ -87,13 +87,13 @@ def _drained(worker: dict[str, Any]) -> list[str]:
 
 
 def _faults(worker: dict[str, Any]) -> list[str]:
-    """Why slots do not run their model; slots of one model often have the same fault."""
+    """The reasons why slots do not run their model, once each: slots of one model often have the same fault."""
     slots = [slot for slot in worker.get("slots") or [] if slot.get("error")]
     return [f"{slot.get('model')} {slot.get('version')} {slot.get('state')}: {slot['error']}" for slot in slots]
 
 
 def _machine(worker: dict[str, Any]) -> list[str]:
-    """How busy the machine is. Workers of one machine look at different moments."""
+    """The load of the machine. Workers of one machine measure at different times."""
     use = worker.get("machine")
     if not use:
         return []
@@ -103,7 +103,7 @@ def _machine(worker: dict[str, Any]) -> list[str]:
 
 
 def _start_of(slot: dict[str, Any]) -> tuple[str, str]:
-    """How long the model took to load, warm-up included, and the slowest of its first calls with its batch size."""
+    """The model's load time, including warm-up, and its slowest first call with its batch size."""
     first = (slot.get("warm_up") or {}).get("first_call_s") or {}
     loaded = duration(slot["load_s"]) if slot.get("load_s") else "-"
     size = max(first, key=first.__getitem__, default=None)

@@ -1,4 +1,4 @@
-"""The checks of `penstock doctor`. Each returns one finding; none raises for a fault that it finds."""
+"""The checks of `penstock doctor`. Each returns one finding and never raises for a fault."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`next`: the command or setting that helps; empty if there is nothing to do."""
+    """`next`: the command or setting that helps; empty if none is needed."""
 
     name: str
     level: Level
@@ -150,7 +150,7 @@ def port(settings: Settings) -> Finding:
     try:
         setup.free_port(host, number)
     except StartError as taken:
-        # A gateway or another program? Only a gateway answers the readiness check.
+        # Only a gateway answers the readiness check; another program on the port does not.
         seen = check_readiness(url)
         if seen.ready:
             return Finding("port", Level.OK, f"a gateway is ready at {url}")
@@ -192,7 +192,7 @@ def runtimes(settings: Settings, installed: Callable[[str], str | None]) -> Find
 
 
 def packages(settings: Settings) -> Finding:
-    """Whether what the models' `requirements` name is installed."""
+    """Whether the packages of the models' `requirements` are installed."""
     faults, command = missing_requirements(settings)
     if faults:
         return Finding("packages", Level.FAIL, "; ".join(faults), command or "correct `requirements` in penstock.toml")

@@ -1,4 +1,4 @@
-"""`penstock config`: the settings in force, and whether they hold."""
+"""`penstock config`: shows the settings in force and checks them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _need_packages(settings: Settings) -> None:
 
 
 def _missing_of_sources(settings: Settings) -> list[str]:
-    """Named, and no fault: such a model is tried, and may do without."""
+    """Missing packages of sources are shown but are not a fault: the model may work without them."""
     from penstock.cli.serve.model_files import missing_of_sources
 
     told, command = missing_of_sources(settings)
@@ -88,7 +88,7 @@ def rows_of(settings: Settings) -> Iterator[tuple[str, Any, str]]:
 
 
 def _own_options(settings: Settings) -> Iterator[str]:
-    """The beginnings of the names of options that the user's code reads. Those of model files are known, and none is secret."""
+    """The prefixes of options that the user's code reads. Options of model files are known and not secret."""
     from penstock.handlers.runtimes.contract import is_model_file
 
     for name, model in settings.models.items():

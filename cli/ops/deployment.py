@@ -18,15 +18,15 @@ from penstock.settings.store_url import store_url
 
 KEY_ID = "local"
 _PASSWORD_BYTES = 24
-# Containers read the files under other user ids, so the folder's mode is what keeps other users of the host out.
+# Containers read the files under other user ids, so only the folder's mode keeps other users of the host out.
 _FOLDER_MODE, _FILE_MODE = 0o700, 0o644
 
 
 def write_secrets(folder: Path, store: str, *, as_json: bool) -> None:
     """Write the secrets of a deployment: store users, an API key, passwords of Flower and Grafana.
 
-    A repeat keeps every password and key, and rewrites the files derived from them: after an upgrade the store's users get the
-    rights that the new version needs. To replace a secret, remove its file first.
+    A repeat keeps every password and key and rewrites the files derived from them: after an upgrade the store's users get
+    the rights of the new version. To replace a secret, remove its file first.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder", hint=f"mkdir -p {folder}")
@@ -50,7 +50,7 @@ def _store_files(folder: Path, address: str) -> list[str]:
 
 
 def _url_of(address: str, user: str, password: str) -> str:
-    """Raises `ConfigError`. Sentinels get the same login as the store."""
+    """The store's URL with a login, also for sentinels. Raises `ConfigError`."""
     scheme, mark, place = address.rpartition("://")
     url = f"{scheme}://{user}:{password}@{place}" if mark else f"redis://{user}:{password}@{place}/0"
     if "sentinel" in scheme:
@@ -65,7 +65,7 @@ _USERS = {"admin": ADMIN, "gateway": GATEWAY, "worker": WORKER, "flower": FLOWER
 
 
 def _key_files(folder: Path) -> list[str]:
-    """An existing keys.toml is kept, because it may hold further keys; without it both files are new."""
+    """Keep an existing keys.toml, which may hold further keys; without it write both files."""
     if not (folder / "keys.toml").exists():
         secret = new_secret()
         table = {"id": KEY_ID, "sha256": digest_of(secret.encode("ascii")), "roles": ["submit", "read", "manage"]}

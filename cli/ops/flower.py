@@ -1,4 +1,4 @@
-"""`penstock flower`: checks who could reach it, then replaces this process with Flower."""
+"""`penstock flower`: checks that Flower needs a login, then replaces this process with Flower."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ app = typer.Typer(add_completion=False)
 PORT = 5555
 LOGINS = "FLOWER_BASIC_AUTH"
 _OAUTH = "FLOWER_AUTH"
-# Flower's own switch for an open API, whose answers any web page in a browser may read.
+# Flower's switch for an open API, whose answers any web page in a browser may read.
 _OPEN = "FLOWER_UNAUTHENTICATED_API"
 
 AddressOption = Annotated[str, typer.Option("--address", help="Address to listen on.")]
@@ -65,7 +65,7 @@ def flower(
 
 
 def guard_environment(environ: Mapping[str, str], *, address: str, logins: str) -> dict[str, str]:
-    """Flower's environment. Raises `ConfigError` if anybody could log in; a file's logins override the variable's."""
+    """Flower's environment. Raises `ConfigError` if no login is needed; a file's logins override the variable's."""
     env = {"FLOWER_READ_ONLY": "true", **environ}
     if logins:
         # In the environment, because every process of this machine can read a command line.
@@ -102,7 +102,7 @@ def _is_login(line: str) -> bool:
 
 
 def _store_url(settings: Settings) -> str:
-    """The configured store, else the running embedded one with its user for Flower. Raises `ConfigError` without either."""
+    """The configured store, else the running embedded one with its user for Flower. Raises `ConfigError` without both."""
     if settings.store.url:
         _need_celery(settings.store)
         return settings.store.url

@@ -1,7 +1,7 @@
 """`python -m penstock.cli.ops.flower_process`: stock Flower on the Celery app of penstock.
 
-Only the page of queues is replaced. Flower's own adds up a queue's priorities, lists only the queues of running workers, and
-cannot log in to a store on a Unix socket. This one has a line per model and priority, for every model that the store knows.
+It replaces only the page of queues. Flower's own adds up a queue's priorities, lists only the queues of running workers, and
+cannot log in to a store on a Unix socket. This one has a line per model and priority, for every model in the store.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ NAMES = {0: "interactive", LATE_BAND: "late", 9: "bulk"}
 
 
 class StoreQueues:
-    """Replaces Flower's `Broker`: the length of each list of tickets, which is the number of waiting jobs."""
+    """Replaces Flower's `Broker` with the length of each list of tickets, which is the number of waiting jobs."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     async def queues(self, names: Iterable[str]) -> list[dict[str, Any]]:
-        """Per queue all its waiting jobs, then a line per priority. `names`: the queues of running workers."""
+        """Per queue a line with all waiting jobs, then one per priority. `names`: the queues of running workers."""
         async with self._asking() as ask:
             keys, texts = await ask([("HKEYS", MODELS_KEY), ("HVALS", MODELS_KEY)])
-            # A model that came or went between the two commands is seen next time.
+            # A model that was added or removed between the two commands is seen next time.
             entries = models().decode(dict(zip(keys, texts, strict=False)))
             infos = [entry.info or ModelInfo(name) for name, entry in entries.items()]
             known = {queue_name(queue) for info in infos for queue in queues_of_model(info)}
@@ -44,7 +44,7 @@ class StoreQueues:
 
     @asynccontextmanager
     async def _asking(self) -> AsyncIterator[Callable[[Sequence[Sequence[str]]], Awaitable[list[Any]]]]:
-        """What answers plain commands, in one round trip where the store is one server."""
+        """The client for plain commands: a pipeline of one round trip if the store is a single server."""
         if is_cluster(self._url):
             async with aclosing(cluster_nodes(self._url, name="penstock-flower", within_s=READ_TIMEOUT_S)) as nodes:
                 yield nodes.answers
@@ -61,7 +61,7 @@ class StoreQueues:
 
 
 def rows(queue: str, lengths: dict[int, int]) -> list[dict[str, Any]]:
-    """The rows of one queue. The sum includes messages that a stock Celery client queued at other priorities."""
+    """The rows of one queue. The sum includes messages of stock Celery clients at other priorities."""
     parts = [{"name": f"{queue} {name}", "messages": lengths[step]} for step, name in NAMES.items()]
     return [{"name": queue, "messages": sum(lengths.values())}, *parts]
 

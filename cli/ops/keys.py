@@ -66,7 +66,7 @@ def new(
 
 
 def _declare(table: dict[str, Any], *, as_json: bool) -> None:
-    """Make a key without a gateway: its table on stdout for the settings of one, the key itself on stderr."""
+    """Make a key without a gateway: prints its table for the settings on stdout, the key itself on stderr."""
     secret = new_secret()
     key = declared({**table, "sha256": digest_of(secret.encode("ascii"))})
     if as_json:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 _TIMEOUT_S = 3.0
-# On top of the longest batch: a slot claims once per batch, and within a second when it is idle.
+# Added to the longest batch: a slot claims once per batch, and within a second when it is idle.
 _MARGIN_S = 30.0
 _UP = "penstock_worker_up"
 _WANTED = "penstock_worker_wanted"
@@ -37,7 +37,7 @@ _CONSUMED = "penstock_worker_last_consumed_timestamp_seconds"
 
 @dataclass(frozen=True, slots=True)
 class WorkerFigures:
-    """A worker's metrics, by model: ready slots, how many are to take jobs, and the Unix time of the latest claim."""
+    """A worker's metrics, by model: ready slots, slots that should take jobs, and the Unix time of the latest claim."""
 
     ready: Mapping[str, float] = field(default_factory=dict)
     wanted: Mapping[str, float] = field(default_factory=dict)
@@ -73,7 +73,7 @@ def _faults_of_gateway(url: str) -> list[str]:
 
 
 def _faults_of_worker(config: Path | None) -> list[str]:
-    """Models that come and go with their jobs may be away. Raises `ConfigError` for a worker without a metrics port."""
+    """The worker's faults. Models that load on demand may be unloaded. Raises `ConfigError` without a metrics port."""
     settings = setup.serve_setup([], config=config, flags={}).settings.of_worker()
     table = settings.worker
     if not table.metrics_port:
@@ -90,15 +90,15 @@ def _faults_of_worker(config: Path | None) -> list[str]:
 
 
 def comes_and_goes(spec: ModelSpec) -> bool:
-    """Whether the model is unloaded while nobody calls it, so that a worker without a slot of it is healthy."""
+    """Whether the model is unloaded when idle, so that a worker without its slots is healthy."""
     return spec.scaling is not None and spec.scaling.idle_unload_s is not None
 
 
 def serving_limits(specs: Iterable[ModelSpec], seen: WorkerFigures) -> dict[str, float]:
-    """For how many seconds a job of each model may wait while none is claimed. Models that are to take no jobs are left out."""
+    """The seconds that a job of each model may wait while none is claimed. Models that take no jobs are left out."""
     limits = {}
     for spec in specs:
-        # A worker of a release without this metric is asked for all its models.
+        # A worker of a release without this metric is checked for all its models.
         if seen.wanted.get(spec.name, 0.0 if seen.wanted else 1.0):
             load_s = spec.limits.load_timeout_s if comes_and_goes(spec) else 0.0
             limits[spec.name] = spec.limits.max_run_s + load_s + _MARGIN_S
@@ -110,7 +110,7 @@ def unloaded(seen: WorkerFigures, models: Iterable[str]) -> list[str]:
 
 
 def stuck(seen: WorkerFigures, waiting: Mapping[str, tuple[float, float]], limits: Mapping[str, float]) -> list[str]:
-    """`waiting`: per model the age of its oldest waiting job and the store's Unix time. `limits` in seconds."""
+    """`waiting`: by model, the age of the oldest waiting job and the store's Unix time. `limits` in seconds."""
     faults = []
     for model, (oldest_s, now) in waiting.items():
         idle_s = now - seen.consumed_at.get(model, 0.0)
@@ -134,7 +134,7 @@ def parse_figures(text: str) -> WorkerFigures:
 def _figures(url: str) -> WorkerFigures | None:
     from urllib.request import ProxyHandler, build_opener
 
-    # No proxy: one that is set in the environment would be asked for the loopback address too.
+    # No proxy: a proxy of the environment would also get requests for the loopback address.
     try:
         with build_opener(ProxyHandler({})).open(f"{url}/metrics", timeout=_TIMEOUT_S) as answer:
             return parse_figures(answer.read().decode("utf-8"))
@@ -143,7 +143,7 @@ def _figures(url: str) -> WorkerFigures | None:
 
 
 def _waiting(settings: Settings, models: Iterable[str]) -> dict[str, tuple[float, float]]:
-    """Per model the age of its oldest waiting job and the store's time; empty while the store is away."""
+    """By model, the age of its oldest waiting job and the store's time; empty if the store is unreachable."""
     from penstock.broker.store.sync import RedisStore
 
     if settings.store.url is None:

@@ -1,4 +1,4 @@
-"""`penstock status`: whether a gateway and what is behind it are well, in ten lines."""
+"""`penstock status`: the health of a gateway and everything behind it, in ten lines."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ app = typer.Typer(add_completion=False)
 T = TypeVar("T")
 Row = Mapping[str, Any]
 
-# Of the failed inbox and of the runs; more than these are "1,000 or more".
+# The most failed jobs and runs that are counted; beyond that, "1,000 or more".
 _MOST_FAILED, _MOST_RUNS = 1_000, 100
-# Of the models, faults and runs that a line names.
+# The most models, faults and runs that a line names.
 _NAMED = 4
 _MANAGE = "takes a key with the role manage"
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayStatus:
-    """`why`: what keeps the gateway from being ready. `workers`: None if the key may not see them."""
+    """`why`: the reason why the gateway is not ready. `workers`: None if the key may not see them."""
 
     url: str
     why: str
@@ -48,7 +48,7 @@ def status(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOptio
 
     It takes a key with the role read; workers are shown to one with the role manage. `--json` prints one object.
     """
-    # Nobody waits for a gateway that is not there: the answer is that it is not.
+    # Does not wait for a missing gateway: that is the answer.
     with Client(url, api_key, retry=RetryPolicy(max_attempts=1)) as client:
         seen = look(client)
     if as_json:
@@ -156,7 +156,7 @@ def _share(progress: Row) -> str:
 
 
 def _store(why: str) -> str:
-    """The gateway's probe writes to the store, so that one that cannot is among the reasons."""
+    """The gateway's probe writes to the store, so its reasons include a failing store."""
     parts = (part.partition(": ") for part in why.split("; "))
     return next((detail for name, _, detail in parts if name == "store"), "takes writes")
 

@@ -1,4 +1,4 @@
-"""`penstock store users|load`: what prepares a Redis for penstock."""
+"""`penstock store users|load`: prepares a Redis for penstock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store's part of `penstock doctor`: whether it is reachable, new and durable enough, and has the functions loaded."""
+"""The store's part of `penstock doctor`: whether it is reachable, recent and durable enough, and has the functions loaded."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def reachable(url: str, settings: StoreSettings) -> Finding:
 
 
 def celery_off(settings: StoreSettings) -> Finding | None:
-    """That Celery's own connection leads nowhere; None if it leads to a store."""
+    """The finding that Celery's own connection reaches no store; None if it does."""
     if not settings.url or not is_cluster(settings.url) or settings.celery_url:
         return None
     text = "off, because Celery cannot use a cluster: no remote control, no events, no Flower, no Celery clients"
@@ -61,7 +61,7 @@ def celery_off(settings: StoreSettings) -> Finding | None:
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """One server of the store. `name`: its address in a cluster, else empty."""
+    """One server of the store. `name`: its address in a cluster, or empty."""
 
     name: str
     info: dict[str, Any]
@@ -91,7 +91,7 @@ def _look_at(node: str, opened: redis.Redis) -> _Server:
 
 
 def judged(text: str, faults: Sequence[StoreFault], required: StoreRequirement) -> Finding:
-    """The worst fault decides."""
+    """The finding for the worst fault."""
     if not faults:
         return Finding("store", Level.OK, text)
     worst = faults[0]

@@ -1,6 +1,6 @@
-"""`penstock run` where a gateway has the runs: the input is uploaded, its runners drive the run, the output is fetched.
+"""`penstock run` with a gateway: uploads the input, follows the run that the gateway's runners drive, downloads the output.
 
-The verbs and their words are those of the runs in a store (`penstock.cli.runs.session`).
+Verbs and messages are the same as for runs in a store (`penstock.cli.runs.session`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class GatewayRuns:
     quiet: bool = False
 
     def start(self, model: str, source: str, output: str, errors: str, said: dict[str, Any], *, overwrite: bool) -> int:
-        """Run the model over a local file, or over an uploaded one named by its id; returns the exit code.
+        """Run the model over a local file, or an uploaded one by its id; returns the exit code.
 
         `said`: options of the run, as `RunOptions` has them.
         """
@@ -67,7 +67,7 @@ class GatewayRuns:
             return self._follow(handle, target, faults)
 
     def resume(self, run_id: str, output: str | None) -> int:
-        """Follow a run to its end, and fetch its output; returns the exit code. Runners continue a run by themselves."""
+        """Follow a run to its end and download its output; returns the exit code. Runners continue a run by themselves."""
         output, target, faults = _fetched_into(output)
         if target.exists():
             raise BadRequest(f"{output} exists already", hint="name another output")
@@ -78,13 +78,13 @@ class GatewayRuns:
             return self._follow(handle, target, faults)
 
     def retry_failed(self, run_id: str, output: str | None) -> int:
-        """Have the failed rows of a completed run run again, and fetch the output of all rows in place of an earlier one."""
+        """Run the failed rows of a completed run again, and download the output of all rows over the earlier one."""
         _, target, faults = _fetched_into(output)
         with self._connected() as client:
             handle = client.run_handle(run_id).retry_failed()
             code = self._follow(handle, target, faults)
         if handle.view.status == "completed" and not handle.view.errors:
-            # It tells of rows that have an output now.
+            # The old errors file lists rows that now have an output.
             faults.unlink(missing_ok=True)
         return code
 
@@ -123,7 +123,7 @@ class GatewayRuns:
                 except Conflict:
                     if tag is None:
                         raise
-                    # It has ended since it was listed.
+                    # The run has ended since it was listed.
                     continue
                 word = "cancelled" if view.status == "cancelled" else "cancel requested"
                 print_json({"run": run_id, "cancel": word}) if self.as_json else typer.echo(f"run {run_id}: {word}")
@@ -136,7 +136,7 @@ class GatewayRuns:
             yield client
 
     def _follow(self, handle: RunHandle, output: Path, errors: Path) -> int:
-        """Show the progress of a run until it has ended or a signal comes, then fetch what it wrote."""
+        """Show the progress of a run until it has ended or a signal comes, then download its files."""
         stop, began_at = StopSignals(), time.monotonic()
         stop.install()
         with show_run_progress(as_json=self.as_json) as on_progress:
@@ -169,7 +169,7 @@ def exit_code_of(view: RunView) -> int:
 
 
 def end_lines(view: RunView, output: Path, errors: Path) -> list[str]:
-    """How the run ended, or was left, as people read it."""
+    """The end or the current state of the run, for people."""
     word = view.status if view.final else "goes on at the gateway"
     lines = [f"run {view.id} {word}: {view.done:,} rows done, {view.failed:,} failed, {view.rows_per_s:,.0f} rows/s"]
     lines += [f"  {name:<8} {path}" for name, path in _files(view, output, errors).items()]
@@ -180,7 +180,7 @@ def end_lines(view: RunView, output: Path, errors: Path) -> list[str]:
 
 
 def next_step(view: RunView, output: str) -> str:
-    """What to do about a run that is not completed."""
+    """The next step for a run that is not completed."""
     if not view.final:
         return completed(f"penstock run resume {view.id} -o {shlex.quote(output)}")
     again = f"penstock run {view.body.get('model')} {view.body.get('input')} -o {shlex.quote(output)}"
@@ -206,14 +206,14 @@ def _files(view: RunView, output: Path, errors: Path) -> dict[str, Path]:
 
 
 def _fetched_into(output: str | None) -> tuple[str, Path, Path]:
-    """The output as the command names it, and the paths of it and of the errors file. Raises `BadRequest`."""
+    """The output's name on the command line, and the paths of output and errors file. Raises `BadRequest`."""
     if output is None:
         raise BadRequest("a gateway does not know where its output goes here", hint="say where: -o OUTPUT")
     return output, *_targets(output, "")
 
 
 def _targets(output: str, errors: str) -> tuple[Path, Path]:
-    """Where output and failed rows go. Raises `BadRequest` for a place that this command does not write to."""
+    """The paths of output and errors file. Raises `BadRequest` for a place that this command cannot write to."""
     if "://" in output or "://" in errors:
         raise BadRequest(
             "the output of a gateway's run is fetched into a local file", hint="name a file, and copy it to its place"
@@ -225,7 +225,7 @@ def _targets(output: str, errors: str) -> tuple[Path, Path]:
 
 
 def _need_input(source: str) -> None:
-    """Raises `BadRequest` for what cannot be uploaded as one file."""
+    """Raises `BadRequest` for an input that is not one local file."""
     if is_file_id(source) or Path(source).is_file():
         return
     what = "is a folder" if Path(source).is_dir() else "is no file here"

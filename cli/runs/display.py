@@ -25,7 +25,7 @@ INTERRUPTED = "interrupted"
 
 @contextmanager
 def show_run_progress(*, as_json: bool) -> Iterator[OnRunProgress]:
-    """The call-back for progress. It may be called at any rate and shows as much as its reader can use."""
+    """The call-back for progress. It may be called at any rate and limits its output."""
     if as_json:
         yield _Throttled(_EVENT_EVERY_S, lambda progress: print_json(event_of(progress)))
     elif is_colored(sys.stderr):
@@ -95,19 +95,19 @@ def _bar() -> Iterator[OnRunProgress]:
 
 def state_word(run: Run, now: float) -> str:
     """`now` is by the store's clock, here and below."""
-    # Loads the store, which the progress of a gateway's run does without.
+    # Imported here, because it loads the store, which a gateway's runs do not need.
     from penstock.runs.ownership import is_orphaned
 
     return INTERRUPTED if is_orphaned(run, now=now) else run.state.value
 
 
 def record_of(run: Run, now: float) -> dict[str, Any]:
-    """The record of a run as programs read it."""
+    """The record of a run, for programs."""
     return {**msgspec.to_builtins(run), "state": state_word(run, now)}
 
 
 def fields_of(run: Run, now: float) -> dict[str, Any]:
-    """The record of a run as people read it."""
+    """The record of a run, for people."""
     from penstock.runs.ownership import process_of
 
     counts = run.counts
@@ -131,7 +131,7 @@ def fields_of(run: Run, now: float) -> dict[str, Any]:
 
 
 def part_record(part: Run, now: float) -> dict[str, Any]:
-    """The record of a part as programs read it; its settings are those of its run."""
+    """The record of a part, for programs, without the settings, which are the run's."""
     shown = record_of(part, now)
     return {name: shown[name] for name in ("part", "state", "counts", "rows_per_s", "driver", "error_code", "error_message")}
 

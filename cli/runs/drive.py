@@ -1,4 +1,4 @@
-"""Drives a run in this process: the driver in a thread; the main thread keeps the processes and the display up to date."""
+"""Drives a run in this process: the driver in a thread; the main thread supervises the processes and updates the display."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.runs.runner import HelpedRun, RunHelper
 _TURN_S = 0.1
 _TAKE_PAUSE_S = 0.5
 _LOOK_S = 0.5
-# A model that this command started may take long to load; one that others serve is there or not.
+# A model that this command starts may take long to load; a model of other workers should be ready.
 _PATIENCE_S = 300.0
 
 
@@ -78,7 +78,7 @@ def services_of(environment: RunEnvironment, run: Run) -> RunServices:
 
 
 def _take(runs: RunStore, run_id: str, environment: RunEnvironment, stop: StopSignals) -> OwnedRun:
-    """Take the run; waits at most one lease for that of a driver on another machine to expire."""
+    """Take the run; wait at most one lease until the lease of a driver on another machine expires."""
     give_up_at = time.monotonic() + LEASE_S + 1.0
     while True:
         try:
@@ -93,7 +93,7 @@ def _take(runs: RunStore, run_id: str, environment: RunEnvironment, stop: StopSi
 def _watch(
     work: Callable[[], DriveResult], interrupt: Callable[[], None], turn: Callable[[], None], *, stop: StopSignals
 ) -> DriveResult:
-    """What `work` returns in a thread of its own, while this one calls `turn`; a stop signal interrupts it."""
+    """Run `work` in a thread, and call `turn` in this one until it returns; a stop signal interrupts it."""
     ended: list[DriveResult | BaseException] = []
 
     def guarded() -> None:
@@ -118,7 +118,9 @@ def _watch(
 
 
 class PartsDrive:
-    """A run of many parts: this process drives them one by one, beside `drivers` - 1 processes of its own and any elsewhere."""
+    """A run of many parts: this process drives them one by one, with `drivers` - 1 processes of its own and any on other
+    hosts.
+    """
 
     def __init__(
         self, environment: RunEnvironment, runs: RunStore, run: Run, *, drivers: int, on_progress: OnRunProgress
@@ -136,7 +138,7 @@ class PartsDrive:
         self._helper.interrupt()
 
     def turn(self) -> None:
-        """Supervise the processes, and show how far the run is."""
+        """Supervise the processes and show the progress of the run."""
         self._environment.turn()
         now = time.monotonic()
         if now < self._look_at:
@@ -145,21 +147,21 @@ class PartsDrive:
         try:
             run, parts = self._runs.read(self.run.id), self._runs.parts(self.run.id)
         except StoreUnavailable:
-            # The drivers say so in their logs; the run goes on when the store is back.
+            # The drivers log it, and the run continues when the store is back.
             return
         if run is not None:
             self._start_drivers(parts)
             self._on_progress(progress_of(run, parts, elapsed_s=now - self._started_at))
 
     def _start_drivers(self, parts: Sequence[Run]) -> None:
-        """Once the run is split."""
+        """Start the other drivers once the run is split."""
         while len(parts) > 1 and self._drivers > 1:
             self._environment.add_driver(self.run.id)
             self._drivers -= 1
 
 
 def progress_of(run: Run, parts: Sequence[Run], *, elapsed_s: float) -> RunProgress:
-    """The progress of a run by its record and those of its parts."""
+    """The progress of a run from its record and its parts' records."""
     ended, rows = sum(part.state.final for part in parts), run.counts.done + run.counts.failed
     share = rows / run.counts.total if run.counts.total else ended / len(parts) if parts else None
     notes = [f"{ended} of {len(parts)} parts done"] if parts else []
@@ -168,7 +170,7 @@ def progress_of(run: Run, parts: Sequence[Run], *, elapsed_s: float) -> RunProgr
 
 
 def result_of(helped: HelpedRun) -> DriveResult:
-    """How a run of many parts ended, or was left."""
+    """The result of a run of many parts, ended or not."""
     run, last = helped.run, helped.last
     state = run.state if run.state.final else RunState.RUNNING
     hint = last.hint if last and last.error_code == run.error_code else ""

@@ -1,4 +1,4 @@
-"""Where a command drives runs: the store in use, else one of its own, and the workers that it starts for itself."""
+"""The environment of a command that drives runs: the store in use or a new one, and the workers that it starts."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _WORKER_LOG, _DRIVER_LOG = "run-worker.log", "run-driver.log"
 @dataclass(frozen=True, slots=True)
 class RunEnvironment:
     """The store, the blobs, and the processes that this command started; call `turn` often to supervise them. `add_driver`
-    starts one more, which drives parts of the run with that id.
+    starts another one, which drives parts of the run with that id.
 
-    `served`: the models that these processes serve, or soon will; `sources`: those that the command line named for it;
-    `alone`: no other process serves any model.
+    `served`: the models that these processes serve or load; `sources`: the command line's sources of models;
+    `alone`: no other process serves models.
     """
 
     redis_url: str
@@ -46,8 +46,8 @@ class RunEnvironment:
     alone: bool = False
 
     def need_model(self, name: str) -> None:
-        """Raises `NotFound` for a model that no worker of this store will ever serve."""
-        # A run of another kind than files may name no model, if its input cannot be read; opening it reports the fault.
+        """Raises `NotFound` for a model that no worker of this store can serve."""
+        # A run of another kind may name no model if its input is unreadable; opening it reports that fault.
         if self.alone and name:
             _need_model(name, self.served)
 
@@ -65,11 +65,11 @@ def run_environment(
     model: str = "",
     previous: str = "",
 ) -> Iterator[RunEnvironment]:
-    """The store named, else that of the `penstock up` in the state folder, else one that lives as long as the block.
+    """The named store, else the one of the `penstock up` in the state folder, else a new one until the block ends.
 
-    `workers`: always serve the `models` named here, and those of penstock.toml if no other store was found. Raises `NotFound`,
-    before anything starts, if `model` is to be served by a store of its own and is not among them. `previous`: a run whose
-    models are served where the command names none.
+    `workers`: serve the `models` named here, and those of penstock.toml if no other store was found. Raises `NotFound`,
+    before anything starts, if a new store would be used without `model` among them. `previous`: a run whose models are
+    served if the command names none.
     """
     flags = {"store.state_dir": state_dir.absolute() if state_dir else None, "store.url": redis_url}
     chosen = setup.serve_setup(models, config=config, flags=flags, need_files=workers)
@@ -108,7 +108,7 @@ def _need_models(chosen: ServeSetup) -> None:
 
 
 def _need_model(name: str, served: Iterable[str]) -> None:
-    """Only the workers of this command use its own store, so that no other model can appear there."""
+    """Only this command's workers use its new store, so no other model can appear there."""
     if name not in served:
         raise NotFound(
             f"no model {name!r} is served{suggest_names(name, served)}",
@@ -120,12 +120,12 @@ def _need_model(name: str, served: Iterable[str]) -> None:
 def _workers(
     chosen: ServeSetup, url: str, server: Any, *, stop: StopSignals, say: Callable[[str], None], wanted: bool
 ) -> Iterator[tuple[Callable[[], None], Callable[[str], None]]]:
-    """The calls that supervise the processes and that add a driver."""
+    """Two functions: one supervises the processes, one adds a driver."""
     env = {**chosen.env, "PENSTOCK_STORE__STATE_DIR": str(chosen.settings.store.state_dir)}
     store_url = getattr(server, "worker_url", url)
     workers = [managed_process("worker", env, store_url)] if wanted else []
     for worker in workers:
-        # A log would disturb the progress bar; the run's own notes say what keeps a worker from serving.
+        # A log would break the progress bar; the run's notes say why a worker does not serve.
         worker.log_path = chosen.settings.store.state_dir / _WORKER_LOG
     supervisor = ProcessManager(workers, server, stop=stop, say=say)
     supervisor.start()
@@ -138,5 +138,5 @@ def _workers(
     try:
         yield lambda: supervisor.turn(time.monotonic(), deaths_allowed=None), add_driver
     finally:
-        # A running batch is finished; waiting jobs stay in the store.
+        # Workers finish their running batches; waiting jobs stay in the store.
         supervisor.drain(chosen.settings.worker.grace_s + _GRACE_S if not stop.count else _GRACE_S)

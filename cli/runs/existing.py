@@ -164,7 +164,7 @@ def cancel(
             except Conflict:
                 if run_ids:
                     raise
-                # It has ended since it was listed.
+                # The run has ended since it was listed.
                 continue
             print_json({"run": one, "cancel": word}) if as_json else typer.echo(f"run {one}: {word}")
     if not ids:
@@ -173,7 +173,7 @@ def cancel(
 
 
 def _newest(runs: RunStore, tag: str | None) -> Iterator[Run]:
-    """The runs, newest first; of a tag, if one is given. Raises `BadRequest` for a text that is no tag."""
+    """The runs, newest first; only those of the tag, if given. Raises `BadRequest` for an invalid tag."""
     from penstock.run import checked_tag
 
     wanted, after = None if tag is None else checked_tag(tag), ""
@@ -183,12 +183,12 @@ def _newest(runs: RunStore, tag: str | None) -> Iterator[Run]:
 
 
 def make_resumable(runs: RunStore, run_id: str, options: ResumeOptions) -> str:
-    """The id of a run that can be taken; a run that ended early is reopened."""
+    """Reopen a run that ended early; returns its id."""
     from penstock.runs.ownership import reopen_run
 
     run = read_run(runs, run_id)
     if run.spec.parts > 1 and (spec := resumed_spec(run.spec, options)) != run.spec:
-        # Other drivers go on with the same options.
+        # Other drivers continue with the same options.
         runs.reopen(run_id, spec)
     if read_run(runs, run_id).state.final:
         reopen_run(runs, run_id)
@@ -196,7 +196,7 @@ def make_resumable(runs: RunStore, run_id: str, options: ResumeOptions) -> str:
 
 
 def resumed_spec(spec: RunSpec, options: ResumeOptions) -> RunSpec:
-    """The settings with which all drivers of a run go on."""
+    """The settings with which all drivers continue a run."""
     from penstock.run import ACCEPT_CHANGES
 
     accepted = {ACCEPT_CHANGES: "1"} if options.accept_changes else {}

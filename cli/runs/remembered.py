@@ -1,6 +1,6 @@
-"""What a run was started with (`--models`, `--config`), kept in the state folder: a resume need not be told again.
+"""The `--models` and `--config` of a run, kept in the state folder so that a resume need not repeat them.
 
-Not in the run's record: whoever may write to a shared store must not choose the code that a command on this machine loads.
+They are not in the run's record: other users of a shared store must not choose the code that a command here loads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FOLDER, _SUFFIX = "runs", ".sources.json"
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Arguments that mean the same in any folder: `models` as NAME=SOURCE, and the settings file, if one was named."""
+    """Arguments that are valid in any folder: `models` as NAME=SOURCE, and the settings file, if one was named."""
 
     models: list[str]
     config: str | None = None
@@ -27,7 +27,7 @@ class Sources:
 
 
 def named_sources(env: Mapping[str, str], *, config: bool) -> Sources:
-    """The sources that a plan's environment hands to its processes. `config`: the command line names the settings file."""
+    """The sources in the environment of a command's processes. `config`: the command line names the settings file."""
     models = json.loads(env.get(MODELS_VARIABLE) or "{}")
     return Sources(
         [f"{name}={given['source']}" for name, given in models.items() if given.get("source")],
@@ -42,7 +42,7 @@ def remember(state_dir: Path, run_id: str, sources: Sources) -> None:
 
 
 def recall(state_dir: Path, run_id: str) -> Sources:
-    """The sources of a run that this state folder knows; none for any other run."""
+    """The sources of a run in this state folder; empty for other runs."""
     try:
         return Sources(**json.loads(_path(state_dir, run_id).read_text("utf-8")))
     except FileNotFoundError:
@@ -50,7 +50,7 @@ def recall(state_dir: Path, run_id: str) -> Sources:
 
 
 def forget(state_dir: Path, run_id: str) -> None:
-    """For a run that needs its model no more."""
+    """Delete the sources of a run that no longer needs its model."""
     _path(state_dir, run_id).unlink(missing_ok=True)
 
 

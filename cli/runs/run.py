@@ -24,7 +24,7 @@ from penstock.cli.runs.where import RunUrlOption, at_gateway, gateway_url, store
 from penstock.errors import BadRequest
 
 START = "start"
-# A driver that is done early takes parts of the others.
+# More parts than drivers, because a driver that ends early takes another part.
 _PARTS_PER_DRIVER = 4
 _EXISTING: dict[str, Callable[..., None]] = {
     "resume": existing.resume,
@@ -38,7 +38,7 @@ class RunGroup(TyperGroup):
     """`penstock run MODEL ...` means `penstock run start MODEL ...`; a model named like a command needs the long form."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # Without arguments, or asked for help, the group shows the options of what it is mostly used for.
+        # Without arguments or with --help, the group shows the options of its main command.
         if not args:
             args = ["--help"]
         if args[0] not in self.commands:
@@ -148,7 +148,7 @@ for name, command in _EXISTING.items():
 
 
 def parts_for(parts: int, drivers: int) -> int:
-    """Into how many parts the input is split; 0: as this number of drivers needs."""
+    """The number of parts of the input; 0: chosen for this number of drivers."""
     if parts == 1 and drivers > 1:
         raise BadRequest("one part has one driver", hint=f"leave out --drivers, or give --parts {drivers} or more")
     if parts:
@@ -157,7 +157,7 @@ def parts_for(parts: int, drivers: int) -> int:
 
 
 def columns_of(pairs: Sequence[str]) -> dict[str, str]:
-    """FIELD=COLUMN pairs; a single COLUMN alone makes its bare value the input."""
+    """FIELD=COLUMN pairs as a mapping; with a single COLUMN, its bare value is the input."""
     halves = [text.split("=", 1) if "=" in text else ["", text] for text in pairs]
     columns = dict(halves)
     if len(columns) != len(halves) or not all(columns.values()) or ("" in columns and len(columns) > 1):
@@ -169,7 +169,7 @@ def columns_of(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def headers_of(lines: Sequence[str]) -> dict[str, str]:
-    """NAME:VALUE lines, by their names in lower case."""
+    """NAME:VALUE lines as a mapping, with names in lower case."""
     return _said([(line, *_halves(line, ":")) for line in lines], "--header", "NAME:VALUE")
 
 

@@ -1,6 +1,6 @@
-"""One command on runs: where it finds the store, how it drives a run there, and how it reports the end.
+"""One command on runs: finds the store, drives a run there, and reports its end.
 
-The modules that drive are imported by the methods that need them: `--help` and wrong usage answer at once.
+Modules for driving are imported in the methods that need them, so that `--help` and usage errors are fast.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ DriversOption = Annotated[
 
 
 class RunSession:
-    """The options that say where runs are found and driven, and what a command does there."""
+    """The options that name the store and the models of runs, and the actions of commands there."""
 
     def __init__(
         self,
@@ -83,9 +83,9 @@ class RunSession:
         options: ResumeOptions | None = None,
         drivers: int = 1,
     ) -> int:
-        """Drive the run whose id `find_run` returns, until it ends; returns the exit code.
+        """Drive the run whose id `find_run` returns to its end; returns the exit code.
 
-        The run is of `model`, or of the model of the run `previous`.
+        `model`: the run's model; None: the model of the run `previous`.
         """
         from penstock.cli.runs.display import show_run_progress
         from penstock.cli.runs.drive import drive_run
@@ -187,7 +187,7 @@ def read_run(runs: RunStore, run_id: str) -> Run:
 
 
 def exit_code_of(result: DriveResult) -> int:
-    """A completed run of which no row has an output is a failure to every script that reads its files next."""
+    """A completed run without a single output counts as failed, because a script that reads its files would fail."""
     if result.state.value == "running":
         return INTERRUPTED
     return OK if result.state.value == "completed" and not _is_all_failed(result) else FAILED
@@ -198,7 +198,7 @@ def _is_all_failed(result: DriveResult) -> bool:
 
 
 def end_fields(run: Run, result: DriveResult) -> dict[str, Any]:
-    """The end of a drive as programs read it."""
+    """The end of a drive, for programs."""
     counts = result.counts
     error = {"code": result.error_code, "message": result.error_message} if result.error_code else None
     if error and (result.hint or result.error_code == "too_many_failed"):
@@ -214,7 +214,7 @@ def end_fields(run: Run, result: DriveResult) -> dict[str, Any]:
 
 
 def end_lines(run: Run, result: DriveResult) -> list[str]:
-    """The end of a drive as people read it, with the next step unless the run is completed."""
+    """The end of a drive, for people, with the next step unless the run is completed."""
     counts, state = result.counts, result.state.value
     rows = f"{counts.done:,} rows done, {counts.failed:,} failed" if counts else ""
     rate = f", {result.rows_per_s:,.0f} rows/s" if result.rows_per_s else ""
@@ -229,12 +229,12 @@ def end_lines(run: Run, result: DriveResult) -> list[str]:
 
 
 def next_step(run: Run, result: DriveResult) -> str:
-    """What to do about a run that is not completed."""
+    """The next step for a run that is not completed."""
     if result.error_code == "too_many_failed":
         step = f"correct the input or the model; or accept the failed rows: penstock run resume {run.id} --max-failed 100%"
     elif result.error_code == "disk_full":
         step = f"free some space, then: penstock run resume {run.id}"
     else:
-        # If the error has a hint, resuming the run unchanged would end with the same error.
+        # An error with a hint would occur again if the run were resumed unchanged.
         step = (result.hint or "penstock run resume RUN").replace("resume RUN", f"resume {run.id}")
     return completed(step)

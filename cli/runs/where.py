@@ -1,4 +1,4 @@
-"""Whether a command on runs asks a gateway or a store. What asks a gateway is loaded once it is known."""
+"""Decides whether a command on runs uses a gateway or a store. The code for a gateway is loaded only then."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from penstock.cli.runs.at_gateway import GatewayRuns
 
 
-# Without the variable: a verb of runs finds them in a store, unless it is told otherwise.
+# No environment variable: by default, the verbs of runs use a store.
 RunUrlOption = Annotated[
     str | None, typer.Option("--url", help="The gateway that has the runs. Default: the store in use, then PENSTOCK_URL.")
 ]
 
 
 def store_options(config: Path | None, state_dir: Path | None, redis_url: str | None) -> dict[str, Any]:
-    """The options that name a store, by their names."""
+    """The options that name a store."""
     return {"--config": config, "--state-dir": state_dir, "--redis-url": redis_url}
 
 
 def gateway_url(url: str | None, own: Mapping[str, Any]) -> str | None:
-    """The gateway that has the runs; None if this command finds them in a store.
+    """The gateway that has the runs; None if this command uses a store.
 
-    `own`: the options with which this command drives runs itself. Without them a store of the
-    environment or the settings, or the `penstock up` of this folder, come before PENSTOCK_URL.
+    `own`: the options for driving runs itself. Without them, a store of the environment or the settings, or the
+    `penstock up` of this folder, takes precedence over PENSTOCK_URL.
     """
     named = [name for name, value in own.items() if value]
     if url and named:

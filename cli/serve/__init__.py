@@ -1,1 +1,1 @@
-"""Commands that start processes: `up`, `gateway`, `worker`, `runner`; and the settings and models that these are given."""
+"""Commands that start processes: `up`, `gateway`, `worker`, `runner`; and their settings and models."""

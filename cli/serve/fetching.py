@@ -1,6 +1,6 @@
-"""Fetches models from where they lie into this machine's cache, with a bar on a terminal and lines elsewhere.
+"""Downloads models into this machine's cache, with a bar on a terminal and lines elsewhere.
 
-A module of its own because it loads an HTTP client and the handlers' package, which only commands with such models need.
+A separate module, because it loads an HTTP client and the handlers' package, which only commands with such models need.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.words import size
 from penstock.workers.fetch.cache import CacheLimits, FetchedModel, ModelCache
 
 _LINE_EVERY_S = 2.0
-# What a command uses of the cache stays there until the command ends.
+# Locks on the cached models of this command, so that they are kept until it ends.
 _held: list[Lock] = []
 
 
@@ -32,7 +32,7 @@ def model_cache(settings: Settings) -> ModelCache:
 
 
 def fetch_model(settings: Settings, source: str, *, trust_remote_code: bool) -> FetchedModel:
-    """The newest of this source, as far as its revision allows. Raises `ConfigError` or `FetchFailed`."""
+    """The newest files of this source that its revision allows. Raises `ConfigError` or `FetchFailed`."""
     with _progress(source) as on_progress:
         return model_cache(settings).fetch(source, trust_remote_code=trust_remote_code, on_progress=on_progress)
 

@@ -21,7 +21,7 @@ from penstock.workers.devices.assign import is_on_cpu
 
 
 def model_file_faults(settings: Settings) -> list[str]:
-    """`models.faces (version 2): ...`, one per fault. Missing files are reported elsewhere."""
+    """`models.faces (version 2): ...`, one text per fault. Missing files are reported elsewhere."""
     here = [spec for spec in (_here(spec, settings) for spec in settings.specs()) if spec is not None]
     return [
         f"models.{spec.name} (version {spec.version}): {fault}"
@@ -55,8 +55,8 @@ def missing_requirements(settings: Settings) -> tuple[list[str], str]:
 
 
 def missing_of_sources(settings: Settings) -> tuple[list[str], str]:
-    """One line per archive, or other such source, whose own requirements are not installed here and are not to be installed by
-    its worker, and the command that installs all of them. Such a model is tried all the same.
+    """One line per archive or similar source with own requirements that are neither installed here nor by its worker, and
+    the command that installs all of them. Such a model is started anyway.
     """
     told: list[str] = []
     lacking: dict[str, str] = {}
@@ -67,7 +67,7 @@ def missing_of_sources(settings: Settings) -> tuple[list[str], str]:
         try:
             missing = kind.missing_packages(spec)
         except HandlerLoadError as error:
-            # What is wrong with the source itself is among the faults of the model files.
+            # Faults of the source itself are among the faults of the model files.
             told.append(f"models.{spec.name} (version {spec.version}): {error.message}")
             continue
         lacking |= missing
@@ -77,7 +77,7 @@ def missing_of_sources(settings: Settings) -> tuple[list[str], str]:
 
 
 def not_here(settings: Settings) -> list[str]:
-    """The sources of declared models that lie elsewhere and have not been fetched to this machine."""
+    """The remote sources of declared models that are not in this machine's cache."""
     return [spec.source.partition("?")[0] for spec in settings.specs() if _here(spec, settings) is None]
 
 
@@ -90,7 +90,7 @@ def _here(spec: ModelSpec, settings: Settings) -> ModelSpec | None:
 
 
 def _context(spec: ModelSpec, settings: Settings) -> Context:
-    """The context that a worker's child would get; of the device only the kind is known before a worker starts."""
+    """The context of a worker's child. Before a worker starts, only the kind of device is known."""
     own = task_class(spec.task).max_batch_size if spec.task else None
     unset = "max_batch_size" in settings.policy_left_open(spec)
     return Context(

@@ -1,4 +1,4 @@
-"""The processes of `penstock up`: started, restarted when they die, drained in order, killed at the second signal."""
+"""Starts the processes of `penstock up`, restarts them, drains them in order, and kills them at a second signal."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _RESTART = Backoff(1.0, 30.0)
 HEALTHY_AFTER_S = 60.0
 DEATHS_BEFORE_READY = 3
 _TURN_S = 0.1
-# Exit codes for wrong usage and wrong settings: the same start would fail again in the same way.
+# Exit codes for wrong usage and wrong settings: a restart would fail again in the same way.
 _HOPELESS = (2, 4)
 
 
 class StoreServer(Protocol):
-    """What the manager needs of an embedded server."""
+    """The interface of an embedded server for the manager."""
 
     def check(self) -> bool:
-        """True if the server was gone and has been restarted; raises when it cannot be restarted."""
+        """Restart the server if it is gone; returns whether it was. Raises if it cannot be restarted."""
         ...
 
 
@@ -66,8 +66,8 @@ class ManagedProcess:
         return self.process.pid if self.process else 0
 
     def start(self, now: float) -> None:
-        # A session of its own: Ctrl-C reaches only the manager, which ends the store after those that write to it.
-        # Standard output carries one line of JSON under --json, so logs go to standard error.
+        # A new session: Ctrl-C reaches only the manager, which stops the store after its writers.
+        # With --json, standard output has one line of JSON, so logs go to standard error.
         with self.log_path.open("ab") if self.log_path else nullcontext(sys.stderr) as log:
             self.process = subprocess.Popen(
                 self.argv, env=dict(self.env), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -88,7 +88,7 @@ class StopSignals:
 
     def install(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            # Signals that the caller has set to be ignored stay ignored: SIGHUP under nohup, SIGINT for background jobs.
+            # Signals that the parent process ignores stay ignored: SIGHUP under nohup, SIGINT for background jobs.
             if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
 
@@ -123,7 +123,7 @@ class ProcessManager:
         self._processes.append(process)
 
     def run_until(self, done: Callable[[], bool]) -> None:
-        """Supervise until `done` or a stop signal. Raises `StartError` when a process keeps dying meanwhile."""
+        """Supervise until `done` or a stop signal. Raises `StartError` if a process keeps dying in the meantime."""
         while not self._stop.count and not done():
             self.turn(time.monotonic(), deaths_allowed=DEATHS_BEFORE_READY)
             self._stop.wait(_TURN_S)

@@ -1,6 +1,6 @@
 """The processes of penstock, one module each: `penstock gateway`, `worker` and `runner` become one, `up` and `run` start them.
 
-The commands check the settings first. Then they replace this process, so that signals and exit codes are the process's own.
+The commands check the settings, then replace this process, so that signals and exit codes are the new process's own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ worker_app = typer.Typer(add_completion=False)
 runner_app = typer.Typer(add_completion=False)
 
 _MODULES = {"gateway": "penstock.gateway", "worker": "penstock.workers", "runner": "penstock.runs"}
-# -P for those that run no code of the user's: a redis.py beside the model must not take the place of the real one.
+# -P for processes without user code: a redis.py beside the model must not replace the real one.
 _FLAGS = {"gateway": ["-P"], "worker": [], "runner": ["-P"]}
 
 
@@ -71,7 +71,7 @@ def runner(config: ConfigOption = None, redis_url: RedisOption = None) -> None:
 
 
 def managed_process(name: str, env: Mapping[str, str], store_url: str) -> ManagedProcess:
-    """One of `gateway`, `worker`, `runner`, for a manager to start. It ends when this process does, however that ends."""
+    """One of `gateway`, `worker`, `runner`, for a manager to start. It ends when this process ends, even by a crash."""
     whole = {**setup.with_store(env, store_url), PARENT_VARIABLE: str(os.getpid())}
     return ManagedProcess(name, [sys.executable, *_FLAGS[name], "-m", _MODULES[name]], _needed_by(name, whole))
 
@@ -83,7 +83,7 @@ def store_server(settings: Settings, *, port: int = 0) -> Any:
     """
     if settings.store.url:
         return nullcontext()
-    # Imported here: a system without an embedded server can still start everything on a Redis of its own.
+    # Imported here, so that a system without an embedded server can use a Redis.
     from penstock.broker.server.embedded import EmbeddedServer
 
     return EmbeddedServer(settings.store.state_dir, fsync=settings.store.fsync, users=True, port=port)
@@ -94,6 +94,6 @@ def _become(name: str, env: Mapping[str, str]) -> None:
 
 
 def _needed_by(name: str, env: Mapping[str, str]) -> dict[str, str]:
-    """The environment without secrets that the process has no use for: only a gateway checks keys, and none presents one."""
+    """The environment without secrets that the process does not need: only a gateway checks keys, and none sends one."""
     withheld = ("PENSTOCK_API_KEY",) if name == "gateway" else ("PENSTOCK_API_KEY", "PENSTOCK_KEYS", "PENSTOCK_KEYS_FILE")
     return {variable: value for variable, value in env.items() if variable not in withheld}

@@ -1,4 +1,4 @@
-"""The setup of a serving command: the settings in force, and the environment that hands them to the processes it starts."""
+"""The setup of a serving command: the settings in force, and the environment with which its processes read them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.settings.remote_sources import is_remote
 from penstock.settings.tables import Settings
 from penstock.workers.__main__ import platform_fault
 
-# Beside the port that a Redis of this machine would have.
+# Not Redis's default port, which a Redis of this machine may use.
 _CELERY_PORT = 6380
 
 MODELS_VARIABLE = "PENSTOCK_MODELS"
@@ -27,7 +27,7 @@ URL_VARIABLE = "PENSTOCK_REDIS_URL"
 
 @dataclass(frozen=True, slots=True)
 class ServeSetup:
-    """`env`: the environment of the processes, without the store's address where the command starts an embedded store."""
+    """`env`: the environment of the processes, without the store's address if the command starts an embedded store."""
 
     settings: Settings
     env: dict[str, str]
@@ -69,7 +69,7 @@ def serve_setup(
 
 
 def declared_model(model: str, config: Path | None, task: str | None) -> tuple[Settings, str]:
-    """The settings that declare the model or pipeline, and its name: from penstock.toml, else from a file that is named."""
+    """The settings that declare the model or pipeline, and its name: from penstock.toml, or from a named file."""
     file = config or Path.cwd() / CONFIG_NAME
     if file.is_file():
         settings = serve_setup([], config=file, flags={}).settings
@@ -80,7 +80,7 @@ def declared_model(model: str, config: Path | None, task: str | None) -> tuple[S
 
 
 def check_model_files(settings: Settings, config: Path | None) -> None:
-    """Raises `ConfigError` for model files that cannot be loaded; models that were not fetched yet are left out."""
+    """Raises `ConfigError` for model files that cannot be loaded; skips models that are not fetched yet."""
     from penstock.cli.serve.model_files import model_file_faults
 
     faults = model_file_faults(settings)
@@ -89,7 +89,7 @@ def check_model_files(settings: Settings, config: Path | None) -> None:
 
 
 def fetch_models(chosen: ServeSetup) -> None:
-    """Bring models that lie elsewhere to this machine, and check them as files. Raises `FetchFailed`, `ConfigError`."""
+    """Download remote models and check their files. Raises `FetchFailed`, `ConfigError`."""
     if not any(is_remote(spec.source) for spec in chosen.settings.specs()):
         return
     from penstock.cli.serve.fetching import fetch_missing
@@ -109,7 +109,7 @@ def need_models(settings: Settings) -> None:
 
 
 def need_linux() -> None:
-    """Raises `StartError` where the kernel lacks the calls that a worker is built on."""
+    """Raises `StartError` if the kernel lacks system calls that a worker needs."""
     if fault := platform_fault():
         raise StartError(fault, hint="start it on Linux or in a container; docs/reference/platforms.md lists what works here")
 
@@ -124,7 +124,7 @@ def need_store(settings: Settings) -> None:
 
 
 def need_sound_store(settings: Settings) -> None:
-    """Raises `StartError` if a configured Redis answers, and refuses the user name or password or lacks its `require`."""
+    """Raises `StartError` if a configured Redis answers but refuses the login or lacks the `require` of the settings."""
     if not settings.store.url:
         return
     from penstock.cli.display import print_faint
@@ -154,9 +154,9 @@ def free_port(host: str, port: int) -> int:
 
 
 def celery_port(settings: Settings) -> int:
-    """The port of loopback for Celery's clients: the same each time, unless it is taken.
+    """The loopback port for Celery's clients: the same each time, unless it is taken.
 
-    Raises `ConfigError` for a store that is not ours.
+    Raises `ConfigError` for a configured store, which is not ours.
     """
     if settings.store.url:
         raise ConfigError(
@@ -166,7 +166,7 @@ def celery_port(settings: Settings) -> int:
     try:
         return free_port("127.0.0.1", _CELERY_PORT)
     except StartError:
-        # The URL is printed, so a client sees which port it is.
+        # The printed URL shows the port.
         return free_port("127.0.0.1", 0)
 
 

@@ -24,7 +24,7 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 
 @dataclass(frozen=True, slots=True)
 class DeclaredModels:
-    """`models` maps names to sources (absolute where they are files); `tables`: what files declare for the tables of
+    """`models` maps names to sources (absolute paths for files); `tables`: the files' declarations for tables of
     extensions. `config`: the settings file to read, if any.
     """
 
@@ -71,8 +71,8 @@ def named_source(argument: str) -> tuple[str, str]:
 
 
 def model_name(source: str) -> str:
-    """The default name of a model: from `Name` in `file.py:Name` or `module:Name`, else from the file's name; a source such as
-    an archive says its own.
+    """The default name of a model: from `Name` in `file.py:Name` or `module:Name`, else from the file's name. Sources such as
+    archives contain their name.
 
     Raises `ConfigError` for an address that cannot be read.
     """
@@ -117,14 +117,14 @@ def _add(models: dict[str, str], argument: str, folder: Path) -> list[str]:
 
 
 def _located(source: str, folder: Path) -> tuple[str, str]:
-    """The source with its file made absolute, and the fault found with it ("" for none)."""
+    """The source with an absolute path, and its fault ("" for none)."""
     if is_remote(source):
-        # What is wrong with an address is found with the other settings.
+        # Faults of an address are reported with those of the other settings.
         return source, ""
     named = _OBJECT.fullmatch(source)
     location, suffix = (named[1], f":{named[2]}") if named else (source, "")
     if "/" not in location and not Path(location).suffix:
-        # A module: only the worker's child may import it, so only the child finds out whether it exists.
+        # A module: only the worker's child may import it and learn whether it exists.
         return source, "" if named else f"{source}: no such file; a module is written as module:Name"
     if named and "/" not in location and not (folder / location).exists() and Path(location).suffix != ".py":
         return source, ""

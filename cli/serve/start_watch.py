@@ -1,4 +1,4 @@
-"""What `penstock up` asks the store: while a start takes long, whether it is hopeless, and at its end, what still runs."""
+"""What `penstock up` reads from the store: whether a slow start is hopeless, and which jobs still run at the end."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _TRIES = 2
 
 @dataclass(slots=True)
 class LoadFailures:
-    """What keeps the declared `models` from being loaded. Pure: gets what workers announce, look after look."""
+    """The load errors of the declared `models`, from successive announcements of workers. Pure."""
 
     models: Sequence[str]
-    # By slot: how often its process had ended when its error was first seen, and the error.
+    # By slot: the number of its process's ends when its error was first seen, and the error.
     _first: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
 
     def hopeless(self, workers: Iterable[WorkerInfo]) -> dict[str, str]:
-        """The load error by model, once every slot of every model has failed twice with the same error; else nothing."""
+        """The load error by model, once every slot of every model has failed twice with the same error; else empty."""
         slots = [((worker.name, at), slot) for worker in workers for at, slot in enumerate(worker.slots)]
         errors = {slot.model: slot.error for key, slot in slots if slot.model in self.models and self._is_hopeless(key, slot)}
         going_on = any(slot.model in self.models and not self._is_hopeless(key, slot) for key, slot in slots)
         return {} if going_on or set(errors) != set(self.models) else errors
 
     def given_up(self, workers: Iterable[WorkerInfo]) -> dict[str, str] | None:
-        """The load error of each model of which every slot has failed twice with the same error, once every other model is
+        """The load errors of the models whose slots have all failed twice with the same error, once every other model is
         served; None while a model may still become ready.
         """
         slots = [((worker.name, at), slot) for worker in workers for at, slot in enumerate(worker.slots)]
@@ -55,7 +55,7 @@ class LoadFailures:
 
 
 class StartWatch:
-    """Call `check` often once the gateway answers. It looks twice a second at most, and first after a second: most models are
+    """Call `check` often once the gateway answers. It reads at most twice a second, and first after a second: most models are
     ready by then, and this process needs no Redis client.
 
     `keep_trying`: a model that cannot be loaded does not end the start. Once all others are served, `unserved` has its error.
@@ -86,7 +86,7 @@ class StartWatch:
 
 
 def check_login(redis_url: str) -> None:
-    """Raises `StartError` if the store answers and refuses the user name or password. A store that is away is waited for."""
+    """Raises `StartError` if the store answers and refuses the user name or password, but not if it is unreachable."""
     # Imported here, because most starts need no Redis client.
     from redis import RedisError
 
@@ -103,7 +103,7 @@ def check_login(redis_url: str) -> None:
 
 
 def check_store(redis_url: str, required: StoreRequirement, say: Callable[[str], None]) -> None:
-    """Raises `StartError` if the store answers and lacks what is required of it; `say` gets a sentence for each other fault."""
+    """Raises `StartError` if the store answers and lacks a requirement; `say` gets a sentence for each other fault."""
     from redis import RedisError
 
     from penstock.broker.server.health import fsync_of, info_of, store_faults
@@ -118,17 +118,17 @@ def check_store(redis_url: str, required: StoreRequirement, say: Callable[[str],
                 if fault.is_refused(required):
                     where = f"the job store, node {node}," if node else "the job store"
                     raise StartError(f"{where} may not be used: {fault.text}", hint=fault.hint)
-                # Of a server that says nothing of its syncs, nothing is known to be wrong.
+                # A server that does not report its syncs is not a fault.
                 if fsync or fault.since != StoreRequirement.FSYNC:
                     said[f"the job store: {fault.text}; {fault.hint}"] = None
     except (RedisError, OSError):
-        return  # away, or a user without this right: `penstock doctor` tells it
+        return  # unreachable, or a user without this right: `penstock doctor` reports it
     for line in said:
         say(line)
 
 
 def running_jobs(settings: Settings, redis_url: str) -> int | None:
-    """How many jobs run now, in the store at `redis_url`; None if it is away."""
+    """The number of running jobs in the store at `redis_url`; None if it is unreachable."""
     from penstock.broker.partitions import queues_of_model
     from penstock.broker.store.sync import RedisStore
 
@@ -142,7 +142,7 @@ def running_jobs(settings: Settings, redis_url: str) -> int | None:
 
 
 def farewell(running: int | None) -> str:
-    """What the first Ctrl-C is answered with."""
+    """The message after the first Ctrl-C."""
     if running == 0:
         return "ending; no job is running"
     what = "running jobs" if running is None else plural(running, "job")

@@ -32,7 +32,7 @@ from penstock.settings.tables import Settings
 
 app = typer.Typer(add_completion=False)
 
-# The worker's own shutdown, on top of the time that it grants its running batches.
+# The time of the worker's own shutdown, after the time for its running batches.
 _EXTRA_GRACE_S = 5.0
 _CHECK_EVERY_S = 0.05
 _CHECK_LATE_S = 0.5
@@ -83,14 +83,14 @@ def up(
     setup.need_models(chosen.settings)
     _keep_tracebacks_at_a_terminal(chosen)
     celery_port = setup.celery_port(chosen.settings) if celery else 0
-    # Who names a state folder, in the settings' place, names the gateway too.
+    # A user who names a state folder also has to name the gateway.
     with nullcontext() if state_dir else note_of_elsewhere(chosen.settings.store.state_dir, Path.cwd()) as note:
         code = serve(chosen, keep_trying=keep_trying, as_json=as_json, celery_port=celery_port, noted_here=note)
     raise typer.Exit(code)
 
 
 def _keep_tracebacks_at_a_terminal(chosen: ServeSetup) -> None:
-    """Who reads the worker's log there wrote the model, unless the settings say otherwise."""
+    """At a terminal, the reader of the worker's log is the author of the model, unless the settings say otherwise."""
     if chosen.settings.worker.keep_tracebacks is None and sys.stdout.isatty():
         chosen.env["PENSTOCK_WORKER__KEEP_TRACEBACKS"] = "true"
 
@@ -103,7 +103,7 @@ def serve(
     `noted_here`: see `note_of_elsewhere`.
     """
     setup.need_linux()
-    # Checked before anything starts: a gateway without keys must not be open to a network, not even for a moment.
+    # Checked before anything starts: a gateway without keys must never be open to a network.
     chosen.settings.access_rule()
     setup.fetch_models(chosen)
     stop = StopSignals()
@@ -124,7 +124,7 @@ def _serve(
         for note in notes:
             write_note(note, RunningStack(os.getpid(), url, settings.store.url or server.url))
         processes = _processes(chosen, port, _addresses(settings, server))
-        # Readiness does not depend on the runner, so it starts last and delays no other process.
+        # Readiness does not depend on the runner, so it starts last.
         runner = processes.pop("runner")
         manager = ProcessManager(list(processes.values()), server, stop=stop, say=_say)
         try:
@@ -139,14 +139,14 @@ def _serve(
                 _say(farewell(running_jobs(settings, settings.store.url or server.url)))
             clean = manager.drain(settings.worker.grace_s + _EXTRA_GRACE_S)
         finally:
-            # Whatever went wrong, the store must outlive the processes that write to it.
+            # After any error, the store must outlive the processes that write to it.
             manager.drain(_EXTRA_GRACE_S)
     return OK if clean else NOT_STARTED
 
 
 def _await_ready(manager: ProcessManager, url: str, watch: StartWatch) -> bool:
-    """True once the gateway is ready, or as ready as it becomes; False if a stop signal comes first. Raises `StartError` if it
-    cannot become ready.
+    """True once the gateway is ready, possibly without models that cannot be loaded; False if a stop signal comes first.
+    Raises `StartError` if it cannot become ready.
     """
     poller = _ReadinessPoller(url, watch)
     with _progress("starting") as show:
@@ -165,9 +165,9 @@ class _ReadinessPoller:
         self.show = print_faint
 
     def __call__(self) -> bool:
-        # In short steps within the manager's turn, so that readiness is noticed at once.
+        # Short steps within the manager's turn, so that readiness is noticed at once.
         is_late = time.monotonic() - STARTED_AT > _SAY_AFTER_S
-        # A gateway logs each refused probe, so a long wait asks seldom.
+        # A gateway logs each refused probe, so a long wait polls seldom.
         pause_s = _CHECK_LATE_S if is_late else _CHECK_EVERY_S
         ends_at = time.monotonic() + 4 * _CHECK_EVERY_S
         while not self.last.ready and time.monotonic() < ends_at:
@@ -181,7 +181,7 @@ class _ReadinessPoller:
 
     @property
     def is_done(self) -> bool:
-        """Whether all is ready, or all but models that cannot be loaded, which are tried again meanwhile."""
+        """Whether everything is ready, except models that cannot be loaded, which workers keep trying."""
         return self.last.ready or self._watch.unserved is not None
 
     def _say_if_late(self, *, is_late: bool) -> None:
@@ -191,10 +191,10 @@ class _ReadinessPoller:
 
 
 def _addresses(settings: Settings, server: Any) -> dict[str, str]:
-    """The store's address for each process. The embedded server has a user for each, with the rights that it needs."""
+    """The store's address for each process. The embedded server has a user for each, with only the rights that it needs."""
     if settings.store.url:
         return dict.fromkeys(("gateway", "worker", "runner"), settings.store.url)
-    # A runner reads and submits as a gateway does.
+    # A runner needs the rights of a gateway: it reads and submits.
     return {"gateway": server.gateway_url, "worker": server.worker_url, "runner": server.gateway_url}
 
 
@@ -265,14 +265,14 @@ def _store_word(settings: Settings) -> str:
 
 @contextmanager
 def _progress(text: str) -> Iterator[Any]:
-    """A spinner on a terminal, plain lines elsewhere; yields the function that shows a newer text."""
+    """A spinner on a terminal, plain lines elsewhere; yields the function that shows a new text."""
     if not is_colored(sys.stderr):
         yield print_faint
         return
     from rich.console import Console
     from rich.text import Text
 
-    # Rich reads what stands in brackets in a plain text as a style.
+    # Rich would read text in brackets as a style.
     with Console(stderr=True).status(Text(text)) as status:
         yield lambda newer: status.update(Text(newer))
 
