@@ -36,7 +36,7 @@ def main() -> int:
         settings = Settings.load()
         if not settings.store.url:
             raise ConfigError("no Redis is configured, and a runner starts none", hint="set PENSTOCK_REDIS_URL")
-        # What extensions declare and do not bring is refused with the settings.
+        # Extensions that are declared but not installed are refused with the settings.
         library()
     except ConfigError as error:
         sys.stderr.write("\n".join(filter(None, [error.message, error.hint])) + "\n")
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def _help(services: RunServices, run_id: str, *, stopped: Callable[[float], bool]) -> None:
-    """Drive parts of one run until a stop signal; the part under way is left at its next commit."""
+    """Drive parts of one run until a stop signal, then leave the current part at its next commit."""
     from penstock.runs.runner import RunHelper
 
     helper = RunHelper(services, run_id, forever=True)
@@ -75,7 +75,7 @@ def _stop_waiter() -> Callable[[float], bool]:
 
     def wait(seconds: float) -> bool:
         if sign:
-            Path(sign).touch()  # A health check reads its age.
+            Path(sign).touch()  # A health check reads the file's age.
         return received.wait(seconds)
 
     return wait

@@ -22,13 +22,13 @@ from penstock.runs.shards.window import FinishedBatch, ShardPiece, Window
 
 COMMIT_S = 1.0
 COMMIT_ROWS = 200_000
-# A commit waits for disks. Commits may take a tenth of the time: the pause after one is ten times as long as it took.
+# A commit waits for disks. The pause after a commit is ten times its duration, so that commits take a tenth of the time.
 _COMMIT_PAUSE = 10.0
 _WAIT_S = 0.25
 _READ_WAIT_S = 0.05
-# How long a run that is stopped waits for the shards that run; most take less than a second.
+# How long a stopped run waits for its running shards; most take less than a second.
 _LAST_SHARDS_S = 30.0
-# Another attempt cannot change these ends: the run's own deadline passed, or somebody cancelled the job.
+# Another attempt cannot change these ends: the run's deadline passed, or a caller cancelled the job.
 _NOT_RETRIED = frozenset({"expired", "cancelled"})
 
 
@@ -55,7 +55,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The state of a run at its last commit: where the source goes on, the sink's mark, the rows counted."""
+    """The state of a run at its last commit: the source's position, the sink's mark, the counted rows."""
 
     after: dict[str, Any] | None = None
     mark: dict[str, Any] | None = None
@@ -64,10 +64,10 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """`window_rows`: most rows submitted and not written; `shard_rows` 0: learned; `max_failed` None: no limit.
+    """`window_rows`: the most rows submitted and not written; `shard_rows` 0: learned; `max_failed` None: no limit.
 
-    `not_reached`: by the reason to stop, why rows have no output that no worker ran, in a run that then publishes what it has.
-    A run without an entry leaves such rows to a resume. `is_part`: the rows are those of a part, whose end is not the run's.
+    `not_reached`: by the reason to stop, the error of rows that no worker ran, if the run then publishes its output; without
+    an entry, a resume runs those rows. `is_part`: the rows are a part's, and its end is not the run's.
     """
 
     window_rows: int = 10_000
@@ -78,20 +78,20 @@ class RunLimits:
 
 
 class RunWatch(Protocol):
-    """What a driver reads from, and reports to, the world around it at every turn. No method waits."""
+    """What a driver reads and reports outside its files at every turn. No method waits."""
 
     def stop_reason(self) -> StopReason: ...
 
     def is_held(self) -> bool:
-        """Whether the run is certainly this driver's. While it is not, nothing is written."""
+        """Whether this driver certainly owns the run. Otherwise nothing is written."""
         ...
 
     def counts_of_run(self, own: RunCounts) -> RunCounts:
-        """The counts of the run of which these rows are all, or a part."""
+        """The counts of the whole run, of which this driver's rows may be a part."""
         ...
 
     def slots(self) -> Slots:
-        """How many processes serve the model now, and why the others do not."""
+        """The number of slots that serve the model now, and why the others do not."""
         ...
 
     def on_progress(self, progress: RunProgress) -> None: ...
@@ -129,7 +129,7 @@ class Driver:
     def drive(self, shards: ShardQueue) -> StopReason:
         """Drive until all rows are written and committed, or the watch gives a reason to stop.
 
-        Raises `TooManyFailed`, and what source and sink raise.
+        Raises `TooManyFailed`, and the errors of source and sink.
         """
         self._ahead.start()
         try:
@@ -142,7 +142,7 @@ class Driver:
             self._ahead.close()
             shards.cancel()
         if reason is not StopReason.LOST:
-            # A run that was lost to another driver has another writer, which this one must not disturb.
+            # A run that was lost to another driver has another writer, so this one must not write.
             self._commit_now()
         return reason
 
@@ -159,7 +159,7 @@ class Driver:
         return StopReason.GO_ON
 
     def _finish_running(self, shards: ShardQueue, error: RowError) -> None:
-        """Let the shards end that a worker runs, fail the other rows of the window with `error`, and write them all."""
+        """Wait for shards that a worker runs, fail the other rows of the window with `error`, and write all rows."""
         self._give_up([*self._cut, *shards.withdraw()], error)
         self._cut.clear()
         give_up_at = time.monotonic() + _LAST_SHARDS_S
@@ -204,7 +204,7 @@ class Driver:
             shards.submit(self._settle(end))
 
     def _settle(self, end: ShardEnd) -> list[ShardPiece]:
-        """Take the end of a shard into the window; returns the pieces to submit again."""
+        """Add the end of a shard to the window; returns the pieces to submit again."""
         self._meter.add_device_time(end.device_s)
         if end.outcome is not None:
             self._size = self._size.after(end.piece.weight, end.run_s)
@@ -215,14 +215,14 @@ class Driver:
 
     def _write(self) -> None:
         if not self._watch.is_held():
-            # The thread of the lease learns whether the run is still this driver's.
+            # The lease's thread learns whether this driver still owns the run.
             time.sleep(_READ_WAIT_S)
         while self._watch.is_held() and (finished := next(self._window.finished(), None)):
             self._append(finished)
             self._check_failed()
 
     def _append(self, finished: FinishedBatch) -> None:
-        # D43: a batch that was read is written as a whole, so the position behind it is one to resume from.
+        # D43: a batch is written as a whole, so a run can resume from the position after it.
         self._sink.append(finished.results)
         rows, failed = len(finished.results.outputs), len(finished.results.failed)
         if failed and not self._first_failure:

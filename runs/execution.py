@@ -44,7 +44,7 @@ from penstock.runs.shards.shard_queue import ShardQueue, ShardTerms
 
 log = logging.getLogger("penstock.runs")
 
-# The deadline of a shard whose run has none: the store requires a number, and a shard may wait as long as it takes.
+# The deadline of a shard whose run has none: the store requires a number, and a shard may wait without limit.
 _NO_DEADLINE_S = 30 * 86_400.0
 _RETRY_PAUSE_S = 0.2
 _LOST = (UpdateStatus.LOST, UpdateStatus.FINAL)
@@ -55,7 +55,7 @@ _FINAL_STATES = {StopReason.CANCEL: RunState.CANCELLED, StopReason.EXPIRE: RunSt
 class RunServices:
     """What driving a run needs: the store, the blobs that its workers read, a local folder for outputs that go to URLs.
 
-    `patience_s`: how long the model may be unknown at first, because its worker is still starting.
+    `patience_s`: how long the model may be unknown while its worker starts.
     """
 
     redis_url: str
@@ -66,7 +66,7 @@ class RunServices:
 
 @dataclass(frozen=True, slots=True)
 class ResumeOptions:
-    """What a resumed run may do beyond its spec: continue over a changed input or version; fail more rows."""
+    """What a resumed run may do beyond its spec: accept a changed input or version, or more failed rows."""
 
     accept_changes: bool = False
     max_failed: int | str | None = None
@@ -76,7 +76,7 @@ class ResumeOptions:
 class DriveResult:
     """How a drive ended. `state` is RUNNING if the run was interrupted. `details`: what was published, or the faults.
 
-    `hint`: what to do about the error, where resuming the run unchanged would end the same way.
+    `hint`: the remedy of an error with which an unchanged resume would end again.
     """
 
     state: RunState
@@ -112,7 +112,7 @@ class Execution:
             self._lease.interrupt()
 
     def is_suspect(self) -> bool:
-        """Whether an earlier driver of the run died before it got any further, and this one has not got further either."""
+        """Whether an earlier driver of the run died without progress, and this one has made none yet."""
         progress, before = self._lease.last_progress if self._lease else None, self._owned.run.counts
         rows = progress.counts.done + progress.counts.failed if progress else 0
         return self._owned.run.drives > 1 and rows <= before.done + before.failed
@@ -152,7 +152,7 @@ class Execution:
                 return DriveResult(RunState.FAILED, error_code="disk_full", error_message=f"the disk of {where} is full")
             return DriveResult(RunState.FAILED, error_code="io_error", error_message=str(error))
         except Exception as error:
-            # No input may break a drive twice: the run ends, and whoever wants it tried again resumes it.
+            # No input may break a drive twice: the run ends, and a user can resume it.
             log.exception("run_broke", extra={"run": self._owned.run.id})
             bug = InternalError(f"{type(error).__name__}: {error}")
             return _with_error(bug, DriveResult(RunState.FAILED))
@@ -183,21 +183,21 @@ class Execution:
             return self._drive(lease, store, files, model)
 
     def _open_files(self, open_things: ExitStack, model: ServedModel, lease: RunLease) -> RunFiles | DriveResult:
-        """The run's files; or how the drive ended while another process had them."""
+        """The run's files, or the result if another process had them and ended the run."""
         run = self._owned.run
         source, first_line = self._open_source(open_things, model.input_schema)
         output = self._claim_output(open_things, first_line)
         if not self._await_turn(output.journal, lease):
             return DriveResult(_FINAL_STATES.get(lease.stop_reason(), RunState.RUNNING))
         if (counts := _published_counts(self._kind, run, output)) is not None:
-            # The process that had the files has published them meanwhile.
+            # The process that had the files has published them.
             output.discard()
             return DriveResult(RunState.COMPLETED, counts)
         return open_run_files(run, source, output, version=model.version, accept_changes=self._accepts_changes)
 
     @cached_property
     def _kind(self) -> RunKind:
-        """Asked for while the run is driven, so that a run of an unknown kind fails as one with another fault does."""
+        """Looked up while the run is driven, so that an unknown kind fails like any other fault."""
         return run_kind(self._owned.run.spec.kind)
 
     @property
@@ -223,7 +223,7 @@ class Execution:
         return output
 
     def _split(self, open_things: ExitStack, model: ServedModel, lease: RunLease) -> DriveResult:
-        """Give the run its parts, for whoever drives them; afterwards it is left until all have ended."""
+        """Split the run into parts for any driver; the run is then left until all parts have ended."""
         run = self._owned.run
         need_joinable(self._kind, run.spec)
         source, first_line = self._kind.open_source(run.spec, model.input_schema)
@@ -239,7 +239,7 @@ class Execution:
         return DriveResult(RunState.RUNNING)
 
     def _join(self, lease: RunLease) -> DriveResult:
-        """Put the rows of all parts together and publish them; again after a crash, with the same end."""
+        """Join the rows of all parts and publish them. Safe to repeat after a crash."""
         run, state = self._owned.run, self._services.state_dir / "runs"
         self._version = run.version
         if (manifest := published_manifest(self._kind, run)) is not None:
@@ -283,7 +283,7 @@ class Execution:
             if journal.acquire():
                 return True
             if self._owned.run.part is not None:
-                # There may be other parts to drive meanwhile.
+                # In the meantime this process may drive other parts.
                 raise PartHeld(f"the process that drove this part before has not ended; it still holds {journal.path}")
             note = f"the process that drove the run before has not ended; it still holds {journal.path}"
             lease.on_progress(RunProgress(stage="starting", note=note))
@@ -354,7 +354,7 @@ class Execution:
         if lease.write(RunChange(state=RunState.PUBLISHING, counts=counts)) in _LOST:
             raise self._lost()
         if not lease.is_held():
-            # The store is away. The run goes on from its last commit, which has all rows.
+            # The store is unreachable. The run resumes from its last commit, which has all rows.
             return DriveResult(RunState.RUNNING, counts, driver.mean_rate())
         lease.on_progress(driver.progress("publishing"))
         details = publish(self._kind, run, files, counts=counts, version=self._version, now=lease.now())
@@ -379,7 +379,7 @@ class Execution:
 
 
 def _published_counts(kind: RunKind, run: Run, output: ClaimedOutput) -> RunCounts | None:
-    """The counts of what another process has published of this run or part, if it has."""
+    """The counts of this run or part if another process has published it, else None."""
     if run.part is not None:
         report = read_report(output.folder)
         return joined_counts([report]) if report else None

@@ -1,7 +1,7 @@
 """The journal of one run, in its partial folder: the state of source and sink, one synced JSON line per commit.
 
-The journal, not the record in the store, says where a run resumes (D42). A line that a crash cut short is ignored, with
-everything behind it.
+A run resumes from the journal, not from the record in the store (D42). A line that a crash cut short is ignored, and so is
+everything after it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("penstock.runs")
 # D42: docs/design/runs.md
 NAME = "journal.jsonl"
 _DIGITS = 8
-# What a file system without locks answers.
+# The errors of a file system without locks.
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
@@ -56,8 +56,8 @@ _HEADER, _ENTRY = msgspec.json.Decoder(Header), msgspec.json.Decoder(JournalEntr
 class Journal:
     """Call `create` or `open`, then `append` after every commit of the sink, at the end `close`.
 
-    One writer at a time, held by a lock on the file: whoever drove the run before and is not dead, only frozen or cut off, may
-    wake up at any step (D55). The lock also guards the sink and the publication: take it first, give it up last.
+    A lock on the file ensures one writer at a time: an earlier driver that is frozen or cut off, but not dead, may wake up
+    at any step (D55). The lock also guards the sink and the publication: take it first, release it last.
     """
 
     def __init__(self, path: Path) -> None:
@@ -73,7 +73,7 @@ class Journal:
         return self._header
 
     def acquire(self) -> bool:
-        """Become the journal's writer; False while another process is."""
+        """Become the journal's writer; False if another process is."""
         while self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b")
@@ -97,7 +97,7 @@ class Journal:
         sync_folder(self.path.parent)
 
     def open(self) -> bool:
-        """Continue behind the last whole entry; False if there is none with a whole header.
+        """Continue after the last complete entry; False without a journal that has a complete header.
 
         Raises `Conflict` if another process writes the journal.
         """
@@ -172,7 +172,7 @@ def _lock(file: BinaryIO, path: Path) -> bool:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        # The lease alone then keeps a second driver out.
+        # Only the lease then prevents a second driver.
         log.warning("journal_not_locked", extra={"path": str(path), "error": str(error)})
     return True
 

@@ -1,4 +1,4 @@
-"""Kinds of runs: how the runs of one kind read their input and write their output. Extensions bring kinds of their own."""
+"""Kinds of runs: how the runs of one kind read their input and write their output. Extensions may add kinds."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class ClaimedOutput:
 
 @dataclass(frozen=True, slots=True)
 class RunKind:
-    """What drives the runs of one kind; an extension names the kinds that it brings in `Extension.run_kinds`.
+    """The functions that drive the runs of one kind; an extension lists its kinds in `Extension.run_kinds`.
 
     `open_source`: the input of a run for a model with this schema, and the line number of its first row where rows are lines;
     raises for faults of the input. `claim_output`: the output of a run whose rows begin in that line, with the state folder of
     this process; raises `Conflict` if it exists, or belongs to another run. `check`: called before the run's model is looked
-    up; raises for an input that cannot run. `unreached`: by the state in which a run ends early, the error of its rows that it
-    did not reach; it then publishes what it has. A run that ends in another state is left for a resume.
-    `is_limited`: too many failed rows end a run. `has_manifest`: it is written beside the output. `has_parts`: the input may
-    be split.
+    up; raises for an input that cannot run. `unreached`: by the state of an early end, the error of the rows that were not
+    reached; the run then publishes its output.
+    A run that ends in another state is left for a resume. `is_limited`: too many failed rows end a run. `has_manifest`: a
+    manifest is written beside the output. `has_parts`: the input may be split.
     """
 
     open_source: Callable[[RunSpec, dict[str, Any] | None], tuple[RowSource, int | None]]
@@ -52,7 +52,7 @@ class RunKind:
 
 
 def run_kind(name: str) -> RunKind:
-    """The kind that stands in a run's record. Raises `InvalidInput` for one that nothing here can drive."""
+    """The kind in a run's record. Raises `InvalidInput` for a kind that is not installed here."""
     if name == FILES:
         return OVER_FILES
     parts = {kind: part for extension in installed() for kind, part in extension.run_kinds.items()}

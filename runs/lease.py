@@ -22,7 +22,7 @@ log = logging.getLogger("penstock.runs")
 T = TypeVar("T")
 
 LEASE_S = 15.0
-# The driver stops writing this much before the store gives the run away: an answer takes time.
+# The driver stops writing this long before the lease ends, because the store's answers take time.
 _MARGIN_S = 2.0
 BEAT_S = 1.0
 _BEATS_PER_SLOT_COUNT = 2
@@ -69,7 +69,7 @@ class RunLease:
         self._stop = StopReason.GO_ON
         self._built_at = clock()
         self._progress: RunProgress | None = None
-        # Of a part: its own counts as the store has them, and those of the other parts at that moment.
+        # For a part: its own counts in the store, and those of the other parts at that moment.
         self._reported, self._others = owned.run.counts, RunCounts()
         self._ended = threading.Event()
         # The thread of the lease and the thread that ends the run write the record over one connection.
@@ -89,7 +89,7 @@ class RunLease:
         return self._stop
 
     def now(self) -> float:
-        """The store's clock, reckoned from the moment of the take: the clocks of hosts differ, and the store may be away."""
+        """The store's clock, estimated since the take, because hosts' clocks differ and the store may be unreachable."""
         return self._owned.taken_at + self._clock() - self._built_at
 
     def left_s(self) -> float:
@@ -98,11 +98,13 @@ class RunLease:
         return run.created_at + run.spec.deadline_s - self.now() if run.spec.deadline_s else float("inf")
 
     def is_held(self) -> bool:
-        """Whether nobody else can have the run yet: the store granted the lease, and by this process's clock it lasts."""
+        """Whether no other driver can have the run: the store granted the lease, and by this process's clock it has not
+        ended.
+        """
         return self._clock() < self._confirmed_at + LEASE_S - _MARGIN_S
 
     def counts_of_run(self, own: RunCounts) -> RunCounts:
-        """A run's own counts; of a part, with those of the other parts as of the last beat."""
+        """The run's counts; for a part, including those of the other parts at the last beat."""
         others = self._others
         if self._owned.run.part is None:
             return own
@@ -120,7 +122,7 @@ class RunLease:
         return self._progress
 
     def interrupt(self) -> None:
-        """Have the driver leave the run at its next commit, so that it can be resumed."""
+        """Ask the driver to leave the run at its next commit, so that it can be resumed."""
         self._stop = self._stop or StopReason.INTERRUPT
 
     def refresh_slots(self) -> None:
@@ -131,7 +133,7 @@ class RunLease:
             log.info("slots_not_counted", extra={"run": self._owned.run.id, "error": away.message})
 
     def refresh_others(self) -> None:
-        """Learn how far the other parts of the run are."""
+        """Read the progress of the other parts of the run."""
         run = self._owned.run
         whole = self._runs.read(run.part_of) if run.part else None
         if whole is not None:
@@ -159,20 +161,20 @@ class RunLease:
             if run.part is None:
                 self._runs.take(run.id, self._owned.driver, lease_s=LEASE_S)
             else:
-                # Whoever takes the run cuts it again, and finds the journals of its parts.
+                # The next driver splits the run again and finds the journals of its parts.
                 self._stop = StopReason.LOST
         self._stop = _STOPS.get(status, self._stop)
 
     def write(self, change: RunChange, *, lease_s: float = LEASE_S) -> UpdateStatus | None:
-        """Write a change, trying again for half a minute while the store is away. None if it stayed away."""
+        """Write a change; retry for half a minute while the store is unreachable. None if it stays so."""
         return self._insist(lambda: self._update(change, lease_s))
 
     def split(self, parts: Sequence[RunPart], counts: RunCounts) -> UpdateStatus | None:
-        """Give the run its parts; otherwise as `write`."""
+        """Write the parts of the run; otherwise as `write`."""
         return self._insist(lambda: self._runs.split(self._owned.run.id, self._owned.driver, parts, counts))
 
     def parts(self) -> list[Run] | None:
-        """The parts of the run; None if the store stayed away."""
+        """The parts of the run; None if the store stays unreachable."""
         return self._insist(lambda: self._runs.parts(self._owned.run.id))
 
     def _insist(self, call: Callable[[], T]) -> T | None:

@@ -25,7 +25,7 @@ class FileReport(Struct, frozen=True, kw_only=True):
 
 class ManifestPart(Struct, frozen=True, kw_only=True):
     """One part of a run, in their order. `first_file` and `last_file` are the files of the input in which it begins and ends;
-    `begin` and `end` as in `RunPart`. `bytes` and `sha256` are those of its rows as its driver wrote them: of JSON Lines, the
+    `begin` and `end` as in `RunPart`. `bytes` and `sha256`: of its rows as its driver wrote them; for JSON Lines, of the
     part's stretch of the output.
     """
 
@@ -67,7 +67,7 @@ def manifest_path(output: str) -> str:
 
 
 def write_manifest(manifest: Manifest, state: Path) -> str:
-    """Write the manifest beside the output, whole or not at all; returns its name. `state`: a local folder to build it in
+    """Write the manifest beside the output atomically; returns its name. `state`: a local folder to build it in
     if the output is a URL.
     """
     name = manifest_path(manifest.settings.output)

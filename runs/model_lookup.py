@@ -15,7 +15,7 @@ from penstock.run import refuse_pipeline
 
 
 class ModelLookup(Protocol):
-    """The part of the store that is needed here; `RedisStore` has it."""
+    """The methods of the store that are needed here; `RedisStore` has them."""
 
     def models(self) -> list[ModelInfo]: ...
 
@@ -26,7 +26,7 @@ class ModelLookup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One version of a model that is served now. `request_headers`, `query`: what its handler is told of a request.
+    """One version of a model that is served now. `request_headers`, `query`: the parts of a request that its handler gets.
 
     `max_queue_depth`: of each of its partitions.
     """
@@ -42,14 +42,14 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """How many slots are ready to run a version. `why`: what keeps the others from it, if none is ready."""
+    """The number of ready slots of a version. `why`: the reason of the others, if none is ready."""
 
     ready: int = 0
     why: str = ""
 
 
 def find_served(store: ModelLookup, model: str, *, version: str = "") -> ServedModel:
-    """The version named, else the default version. Raises `NotFound` for one that is not served, `Conflict` for a pipeline."""
+    """The named version, or the default one. Raises `NotFound` if it is not served, `Conflict` for a pipeline."""
     info = find_model(store.models(), store.rollouts(), model)
     version = version or info.default_version
     if version not in {*info.versions, info.default_version}:

@@ -1,6 +1,6 @@
-"""Who drives a run: taking a new one, one that was interrupted or one whose driver died; reopening and cancelling it.
+"""The ownership of runs: takes new, interrupted and orphaned runs; reopens and cancels runs.
 
-A driver's name says which process it is and where it runs, so that other processes there can tell when it is gone.
+A driver's name contains its process and host, so that other processes there can tell when it is gone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.run import Run, RunState
 from penstock.runs.lease import LEASE_S, OwnedRun
 
 _NAME_PARTS = 5
-_START_FIELD = 19  # `starttime` of proc(5), counted behind the process's name in /proc/PID/stat, which may hold spaces
+_START_FIELD = 19  # `starttime` of proc(5), counted after the process's name in /proc/PID/stat, which may contain spaces
 
 
 class DrivenElsewhere(Conflict):
@@ -64,7 +64,7 @@ def cancel_run(runs: RunStore, run_id: str) -> str:
     if answer is CancelStatus.FINAL:
         raise Conflict(f"run {run_id} has ended already")
     if answer is CancelStatus.CANCELLED:
-        # The drivers of parts hear of it with their next beat.
+        # The drivers of parts learn of it with their next beat.
         return "cancelled"
     try:
         owned = take_run(runs, run_id)
@@ -125,7 +125,7 @@ def _has_ended(pid: int) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        # It is another user's, whose files in /proc may be hidden as well.
+        # It belongs to another user, whose files in /proc may also be hidden.
         return False
     return False
 

@@ -14,7 +14,7 @@ _SPAN_S = 10.0
 class RunProgress:
     """`rows_per_s`: over the last seconds. `busy`: the devices' busy share since the start. `note`: what the run waits for.
 
-    `share`: of the input that is done, 0 to 1; None if it is not known.
+    `share`: the completed share of the input, 0 to 1; None if unknown.
     """
 
     counts: RunCounts = field(default_factory=RunCounts)
@@ -27,7 +27,7 @@ class RunProgress:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds until the last row at this rate; None while the rate or how much is left is unknown."""
+        """Seconds until the last row at this rate; None while the rate or the rest is unknown."""
         rows = self.counts.done + self.counts.failed
         total = rows / self.share if self.counts.total is None and self.share else self.counts.total
         return None if total is None or self.rows_per_s <= 0.0 else max(0.0, (total - rows) / self.rows_per_s)

@@ -26,7 +26,7 @@ def publish(
     if kind.has_manifest and run.part is None:
         manifest = _manifest_of(run, files, report, counts=counts, version=version, now=now, parts=parts)
         report["manifest"] = write_manifest(manifest, files.folder)
-    # Discarded before it is closed: closing gives up the lock, and a driver that waits for it must find nothing to go on with.
+    # Discarded before it is closed: closing releases the lock, and a waiting driver must find nothing to continue.
     files.discard()
     files.close()
     return report
@@ -35,7 +35,7 @@ def publish(
 def write_unreached(
     source: RowSource, sink: Sink, after: dict[str, Any] | None, counts: RunCounts, error: RowError
 ) -> RunCounts:
-    """Write for every row behind `after` that it failed, and why; returns the counts with these rows."""
+    """Write every row behind `after` as failed, with the reason; returns the counts with these rows."""
     failed = counts.failed
     while (batch := source.read(after, rows=_UNREACHED_ROWS, size_bytes=_UNREACHED_BYTES)) is not None:
         errors = dict.fromkeys(range(len(batch)), error)
@@ -45,7 +45,7 @@ def write_unreached(
 
 
 def published_manifest(kind: RunKind, run: Run) -> Manifest | None:
-    """The manifest of this very run, if an earlier drive published everything and died before it could tell the store."""
+    """The manifest of this run, if an earlier drive published everything but died before it updated the store."""
     name = manifest_path(run.spec.output)
     if not kind.has_manifest or run.part is not None or not exists(name):
         return None

@@ -14,7 +14,7 @@ _BATCHES = 2
 
 
 class ReadAhead:
-    """`rows` is called before each read: how many rows the batch may hold. An error of the source is raised by `take`."""
+    """`rows` is called before each read and returns the batch's maximum of rows. `take` raises errors of the source."""
 
     def __init__(self, source: RowSource, after: dict[str, Any] | None, *, rows: Callable[[], int]) -> None:
         self._source, self._after, self._rows = source, after, rows

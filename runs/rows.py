@@ -52,7 +52,7 @@ class RowSource(Protocol):
     media: str
 
     def identity(self) -> dict[str, Any]:
-        """What the input is (names, sizes, modification times or etags); a resumed run compares it."""
+        """The identity of the input (names, sizes, modification times or etags); a resumed run compares it."""
         ...
 
     def count(self) -> int | None:
@@ -90,7 +90,7 @@ class Sink(Protocol):
         ...
 
     def discard(self) -> None:
-        """Remove what a resume would need: after the manifest is written, or when the run is abandoned."""
+        """Remove the files for a resume: after the manifest is written, or when the run is abandoned."""
         ...
 
     def close(self) -> None: ...

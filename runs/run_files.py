@@ -20,7 +20,7 @@ from penstock.runs.kinds import ClaimedOutput, RunKind
 from penstock.runs.rows import RowSource, Sink
 
 T = TypeVar("T")
-# The settings that do not affect the output, with the values that the digest of a spec assumes; a resumed run may change them.
+# Settings that do not affect the output, with the values for the digest of a spec; a resumed run may change them.
 _NOT_IN_DIGEST: dict[str, Any] = {
     "window_rows": 10_000,
     "shard_rows": 0,
@@ -35,7 +35,7 @@ _NOT_IN_DIGEST: dict[str, Any] = {
 
 @dataclass(slots=True)
 class RunFiles:
-    """Open while a run is driven. `checkpoint`: where the last drive stopped, or the beginning."""
+    """Open while a run is driven. `checkpoint`: the end of the last drive, or the beginning."""
 
     source: RowSource
     sink: Sink
@@ -45,7 +45,7 @@ class RunFiles:
     discard: Callable[[], None]
 
     def commit(self, checkpoint: Checkpoint) -> None:
-        """Make a checkpoint durable. The sink has committed before."""
+        """Make a checkpoint durable. Commit the sink first."""
         counts = checkpoint.counts
         self.journal.append(
             JournalEntry(
@@ -60,7 +60,7 @@ class RunFiles:
     def close(self) -> None:
         self.source.close()
         self.sink.close()
-        # Last, because it gives up the lock: the sink may have rows to write until it is closed.
+        # Last, because it releases the lock: the sink may write rows until it is closed.
         self.journal.close()
 
 
@@ -85,7 +85,7 @@ def open_part(
 
 
 def readable(read: Callable[[], T]) -> T:
-    """What `read` answers. Raises `PartNotHere` if this process cannot read the input, because another may."""
+    """The result of `read`. Raises `PartNotHere` if this process cannot read the input, because another may."""
     from penstock.runs.parts.part_files import UNREADABLE, give_back
 
     try:
@@ -125,7 +125,7 @@ def claim_part(run: Run, part: RunPart, first_line: int | None, state_dir: Path)
 
 def open_run_files(run: Run, source: RowSource, output: ClaimedOutput, *, version: str, accept_changes: bool) -> RunFiles:
     """The run's files at its last checkpoint. Raises `Conflict` when input, settings or version have changed since its start,
-    unless `accept_changes` is set: then the run continues with the present ones.
+    unless `accept_changes` is set: then the run continues with the current ones.
     """
     header = Header(
         run_id=run.id,

@@ -1,6 +1,6 @@
-"""Drives the runs that were made over HTTP: takes waiting ones and those whose driver died, two at a time.
+"""Drives runs that were created over HTTP: takes waiting runs and those whose driver died, two at a time.
 
-A helper drives one run only, whoever made it: what is free of it, a part at a time.
+A helper drives only one run of any origin: its free parts, one at a time.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ log = logging.getLogger("penstock.runs")
 
 MOST_AT_ONCE = 2
 POLL_S = 1.0
-# How long a runner leaves a run to others whose files it cannot read.
+# How long a runner skips a run whose files it cannot read, for other runners.
 _PASS_OVER_S = 60.0
 HELP_POLL_S = 0.5
-# What this host cannot read now it may see a moment later: files of another host that a network file system still hides.
+# A network file system shows files of another host with a delay, so this host may soon be able to read them.
 _MOST_GIVEN_BACK = 20
 
 
 def runs_to_begin(waiting: Sequence[Run], *, under_way: int, is_alone: bool) -> list[Run]:
-    """Those of the waiting runs to begin now, beside the ones under way. `is_alone`: one of these must stay alone.
+    """The waiting runs to begin now, in addition to those under way. `is_alone`: one of those must run alone.
 
-    A run whose driver died before it got any further may have been the cause, so it runs alone: a run beside it would be
-    charged as well. It waits until the others have ended, and those behind it wait with it.
+    A run whose driver died without progress may be the cause, so it runs alone: a run beside it would be charged as well.
+    It waits until the others have ended, and the runs behind it wait too.
     """
     begun: list[Run] = []
     for run in waiting if not is_alone else ():
@@ -55,7 +55,7 @@ class Runner:
     def __init__(self, services: RunServices, *, stopped: Callable[[float], bool]) -> None:
         self._services, self._stopped = services, stopped
         self._under_way: dict[threading.Thread, Execution] = {}
-        # Runs that this host cannot read, until when they are passed over. Several threads add to it; one removes.
+        # Runs that this host cannot read, each with the time until which it is skipped. Several threads add to it; one removes.
         self._passed_over: dict[str, float] = {}
 
     def run(self) -> None:
@@ -71,7 +71,7 @@ class Runner:
         self._under_way = {thread: execution for thread, execution in self._under_way.items() if thread.is_alive()}
         is_alone = any(execution.is_suspect() for execution in self._under_way.values())
         try:
-            # Without room the look still ends the runs whose deadline has passed.
+            # Even without room, this look-up ends runs whose deadline has passed.
             waiting = runs.look(MOST_AT_ONCE - len(self._under_way), without=self._unreadable())
             for run in runs_to_begin(waiting, under_way=len(self._under_way), is_alone=is_alone):
                 self._begin(runs, run)
@@ -110,14 +110,14 @@ class Runner:
 
 @dataclass(frozen=True, slots=True)
 class HelpedRun:
-    """A run as it was left: ended, or not because of an interrupt. `last`: how this process's last drive of it ended."""
+    """A run as it was left: ended, or interrupted. `last`: the result of this process's last drive of it."""
 
     run: Run
     last: DriveResult | None
 
 
 class RunHelper:
-    """One thread calls `help`, once; any other may call `interrupt`. `forever`: also a run that has ended may be resumed."""
+    """One thread calls `help`, once; any other may call `interrupt`. `forever`: continue after the run's end, for a resume."""
 
     def __init__(self, services: RunServices, run_id: str, *, forever: bool = False) -> None:
         self._services, self._run_id, self._forever = services, run_id, forever
@@ -128,7 +128,7 @@ class RunHelper:
         self._given_back = 0
 
     def interrupt(self) -> None:
-        """Leave the part under way at its next commit."""
+        """Leave the current part at its next commit."""
         self._interrupted.set()
         if execution := self._execution:
             execution.interrupt()
@@ -149,11 +149,12 @@ class RunHelper:
             return HelpedRun(run, self._last)
 
     def _read(self, runs: RunStore) -> Run | None:
-        """The run as it is now; None while the store is away."""
+        """The current record of the run; None while the store is unreachable."""
         try:
             run, known = runs.read(self._run_id), self._known
             if run is None and known is not None:
-                # D42: the store lost its records. The run is split as before, and the journals of its parts are on the disk.
+                # D42: the store lost its records. The run will be split as before, and the journals of its parts are on the
+                # disk.
                 run = runs.create(self._run_id, known.spec, owner=known.owner).run
         except StoreUnavailable as away:
             log.info("runs_not_read", extra={"error": away.message})
@@ -164,7 +165,7 @@ class RunHelper:
         return run
 
     def _drive_next(self, runs: RunStore) -> bool:
-        """Drive one part, or the run itself; False if there is nothing to take now."""
+        """Drive one part, or the run itself; False if none is free now."""
         try:
             run = runs.next_of(self._run_id) or self._left_by_dead(runs)
             if run is None:
@@ -182,14 +183,14 @@ class RunHelper:
         return self._is_done(self._last)
 
     def _left_by_dead(self, runs: RunStore) -> Run | None:
-        """What a driver of this machine holds that has died: its lease need not be waited for."""
+        """A part or run of a dead driver on this machine, which can be taken before its lease ends."""
         open_parts = [part for part in runs.parts(self._run_id) if not part.state.final]
         whole = None if open_parts else runs.read(self._run_id)
         held = open_parts if whole is None else [whole]
         return next((each for each in held if each.driver and not each.state.final and is_gone(each.driver)), None)
 
     def _is_done(self, result: DriveResult) -> bool:
-        """Whether to go on at once. Raises `Conflict` if this host gave back all that it took for a while."""
+        """Whether to continue without a pause. Raises `Conflict` if this host has given back too many parts in a row."""
         if result.error_code == PART_HELD:
             return False
         self._given_back = self._given_back + 1 if result.error_code == PartNotHere.kind else 0

@@ -22,7 +22,7 @@ _NUMBERS = re.compile(rb'\{"row":(\d+)(?:,"line":(\d+))?')
 
 
 def read_reports(folder: Path, parts: int) -> list[PartReport]:
-    """What the parts wrote, in their order. Raises `PartNotHere` if this host does not have all of them."""
+    """The reports of the parts, in order. Raises `PartNotHere` if this host does not have all of them."""
     reports = [read_report(part_folder(folder, number)) for number in range(parts)]
     missing = [number for number, report in enumerate(reports) if report is None]
     if missing:
@@ -36,9 +36,9 @@ def joined_counts(reports: Sequence[PartReport]) -> RunCounts:
 
 
 def join_parts(sink: Sink, folder: Path, reports: Sequence[PartReport], *, go_on: Callable[[], bool]) -> bool:
-    """Fill the sink with the rows of all parts; False if `go_on` said no in between. Call `publish` next.
+    """Fill the sink with the rows of all parts; False if `go_on` returned False in between. Call `publish` next.
 
-    A sink whose publication has begun has them already. Raises `Conflict` if a part's rows are not what its driver wrote.
+    A sink whose publication has begun already has them. Raises `Conflict` if a part's rows differ from its report.
     """
     assert isinstance(sink, FileSink)
     sink.restore(None)
@@ -59,7 +59,7 @@ def join_parts(sink: Sink, folder: Path, reports: Sequence[PartReport], *, go_on
 
 
 def manifest_parts(parts: Sequence[RunPart], reports: Sequence[PartReport], source: RowSource) -> list[ManifestPart]:
-    """What the manifest says of each part."""
+    """The manifest's entry of each part."""
     assert isinstance(source, (FolderSource, FilesSource))
     return [
         ManifestPart(
@@ -99,7 +99,7 @@ def _append_errors(sink: FileSink, path: Path, report: PartReport, rows_before: 
 
 
 def shifted(line: bytes, rows: int) -> bytes:
-    """A line of an errors file whose part has so many rows before it."""
+    """A line of a part's errors file, renumbered by the number of rows before the part."""
     match = _NUMBERS.match(line)
     if match is None:
         raise Conflict(f"this is no line of an errors file: {line[:80]!r}")

@@ -1,4 +1,4 @@
-"""The files of one part, in a folder of its own in the run's partial folder: journal, rows and, at its end, a report."""
+"""The files of one part, in its own folder in the run's partial folder: journal, rows and, at its end, a report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ERRORS = "errors.jsonl"
 
 
 class PartNotHere(PenstockError):
-    """This process cannot work on the run or part, and another may be able to: it is given back."""
+    """This process cannot work on the run or part, but another may: it is given back."""
 
     kind = "given_back"
 
@@ -41,7 +41,7 @@ class PartHeld(PartNotHere):
 
 
 class PartReport(Struct, frozen=True, kw_only=True):
-    """What a completed part wrote: `bytes` and `sha256` are those of its rows, in the form that is joined."""
+    """The output of a completed part: `bytes` and `sha256` of its rows, in the form that is joined."""
 
     rows: int
     failed: int
@@ -113,8 +113,8 @@ def open_part_sink(run: Run, part: RunPart, *, state: Path, first_line: int | No
 
 
 def need_same_input(source: FileSource, part: RunPart, *, accept_changes: bool) -> None:
-    """Raises `Conflict` if the input is no longer what it was when it was split, and `PartNotHere` if it was never this one
-    here: on a host with other files under the same names.
+    """Raises `Conflict` if the input has changed since it was split, and `PartNotHere` on a host that has other files under
+    the same names.
     """
     changed = listing_of(source) != part.listing
     if not changed and not accept_changes:
@@ -131,5 +131,5 @@ def give_back(error: PenstockError | OSError) -> PartNotHere:
     return PartNotHere(f"{os.uname().nodename} cannot read the input: {error}")
 
 
-# What a host that lacks a file, a mount or a library raises, where another host has them.
+# The errors of a host that lacks a file, a mount or a library that another host may have.
 UNREADABLE = (NotFound, ConfigError, OSError)

@@ -1,4 +1,4 @@
-"""Cuts an input into parts: looks where its files can be cut, and lets the plan choose."""
+"""Cuts an input into parts: finds where its files can be cut, and lets `stretches` choose."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BLOCK_BYTES = 8 << 20
 
 
 def split_input(source: FileSource, parts: int) -> list[RunPart]:
-    """At most `parts` parts of the input, at least one. Of files that are cut it reads what lies before the last cut."""
+    """At most `parts` parts of the input, at least one. It reads files that are cut up to their last cut."""
     cut = parts_of(deal(_stretches(source, parts), parts), listing=listing_of(source), host=os.uname().nodename)
     return [replace(part, identity=identity_of(source.of_part(part))) for part in cut]
 
@@ -34,7 +34,7 @@ def listing_of(source: FileSource) -> str:
 
 
 def identity_of(source: FileSource) -> str:
-    """Equal while the files of a part are what they were."""
+    """Equal while the files of a part are unchanged."""
     return hashlib.sha256(msgspec.json.encode(source.identity(), order="deterministic")).hexdigest()
 
 
@@ -52,7 +52,7 @@ def _size_of(name: str) -> int:
     try:
         return files.stat(name).size_bytes
     except NotFound:
-        # The row of this file fails, as in a run of one part.
+        # The row of this file will fail, as in a run of one part.
         return 0
 
 
@@ -73,7 +73,7 @@ def _line_stretches(source: FilesSource, parts: int, *, has_quotes: bool) -> Ite
     sizes = [files.stat(name).size_bytes for name in source.names]
     wanted = cuts_in_files(sizes, parts)
     for number, (name, size) in enumerate(zip(source.names, sizes, strict=True)):
-        # Of a gzipped file nothing can be read without all that lies before it.
+        # A gzipped file can only be read from its beginning.
         offsets = [] if name.endswith(".gz") else wanted.get(number, [])
         cuts = line_ends(_blocks_of(name), offsets, before_quote=has_quotes) if offsets else []
         inside = [(offset, _position(offset, line, has_quotes)) for offset, line in cuts if offset < size]
@@ -94,7 +94,7 @@ def line_ends(blocks: Iterable[bytes], offsets: Sequence[int], *, before_quote: 
     """The offsets behind the first line that ends at or behind each of `offsets` (ascending), each once, with the number of
     lines before it. No line ends: no offset.
 
-    `before_quote`: only those before the first quotation mark, because behind it a line may end within a record.
+    `before_quote`: only those before the first quotation mark, because after it a line may end within a record.
     """
     ends: list[tuple[int, int]] = []
     start = lines = 0

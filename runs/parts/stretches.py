@@ -1,4 +1,4 @@
-"""Which stretch of the input is which part of a run. Pure: what the files are is passed in.
+"""Assigns stretches of the input to the parts of a run. Pure: sizes of files are passed in.
 
 A part holds whole rows that follow one another, so the outputs of the parts in their order are the output of the run.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from penstock.run import RunPart
 
-# What a file costs beyond its bytes: many small files are dealt out evenly as well.
+# The cost of a file beyond its bytes, so that many small files are also dealt out evenly.
 _FILE_BYTES = 4_096
 # A file is cut only if it is larger than this share of a part; else a part ends between two files.
 _LEAST_SHARE = 0.25
@@ -18,7 +18,7 @@ _LEAST_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class InputStretch:
-    """Whole rows of file number `file` that stay together. `begin` and `end` as in `RunPart`; `rows` None: not known."""
+    """Whole rows of file number `file` that stay together. `begin` and `end` as in `RunPart`; `rows` None: unknown."""
 
     file: int
     size_bytes: int
@@ -28,9 +28,7 @@ class InputStretch:
 
 
 def cuts_in_files(sizes: Sequence[int], parts: int) -> dict[int, list[int]]:
-    """The offsets, by file, at which files of these sizes would best be cut into equal parts; files that stay whole are not
-    there.
-    """
+    """The best offsets, by file, to cut files of these sizes into equal parts. Files that stay whole are left out."""
     total = sum(sizes)
     cuts: dict[int, list[int]] = {}
     ideal, before = [total * number // parts for number in range(1, parts)], 0
@@ -82,6 +80,6 @@ def _part_of(number: int, group: Sequence[InputStretch], listing: str, host: str
 
 
 def total_rows(parts: Sequence[RunPart]) -> int | None:
-    """The rows of all parts; None if those of one are not known."""
+    """The rows of all parts; None if those of one are unknown."""
     rows = [part.rows for part in parts if part.rows is not None]
     return sum(rows) if len(rows) == len(parts) else None

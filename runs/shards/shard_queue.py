@@ -23,7 +23,7 @@ log = logging.getLogger("penstock.runs")
 
 INLINE_BYTES = 16 * 1024
 RESULT_TTL_S = 900.0
-# Practically unlimited: only the crashes that a shard causes itself end it early.
+# Practically unlimited: only a shard's own crashes end it early.
 MOST_ATTEMPTS = 50
 _ROW_CRASHES = 2
 _BACKOFF = Backoff(0.05, 2.0)
@@ -57,7 +57,7 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShardTerms:
-    """What all shards of a run share. `deadline_s` counts from each submit. They go to `partitions` queues."""
+    """The terms of all shards of a run. `deadline_s` counts from each submit. They go to `partitions` queues."""
 
     model: str
     version: str
@@ -75,7 +75,7 @@ class ShardTerms:
 
 @dataclass(frozen=True, slots=True)
 class ShardEnd:
-    """How one shard ended: with an `outcome`, or as a whole with an `error`. `run_s`: all stages; `device_s`: inference."""
+    """The end of one shard: an `outcome`, or an `error` of the whole shard. `run_s`: all stages; `device_s`: inference."""
 
     piece: ShardPiece
     outcome: ShardOutcome | None
@@ -106,18 +106,20 @@ class ShardQueue:
         self.note = ""
 
     def __len__(self) -> int:
-        """Shards that were handed to `submit` and have not ended yet."""
+        """Submitted shards that have not ended yet."""
         return len(self._waiting) + len(self._open)
 
     def submit(self, pieces: Sequence[ShardPiece]) -> None:
-        """Submit each piece under a job id that is chosen here, once: a submit whose reply was lost is repeated under it."""
+        """Submit each piece under a job id that is chosen here once, so that a submit with a lost reply is repeated under
+        it.
+        """
         # Partitions in turn, so that the slots at home in each have work.
         turns = (next(self._turns) % self._terms.partitions for _ in pieces)
         self._waiting.extend((new_job_id(self._terms.model, turn), piece) for turn, piece in zip(turns, pieces, strict=True))
         self.flush()
 
     def flush(self) -> None:
-        """Submit the waiting shards, unless the queue was full or the store away a moment ago."""
+        """Submit the waiting shards, unless the queue was full or the store unreachable a moment ago."""
         if not self._waiting or time.monotonic() < self._retry_at:
             return
         try:
@@ -247,7 +249,7 @@ class ShardQueue:
         return data
 
     def withdraw(self) -> list[ShardPiece]:
-        """Take back the shards that no worker runs, as far as the store answers; returns their pieces."""
+        """Take back the shards that no worker runs, if the store answers; returns their pieces."""
         pieces = [piece for _, piece in self._waiting]
         self._waiting.clear()
         jobs = list(self._open)
@@ -255,7 +257,7 @@ class ShardQueue:
             records = self._store.results(jobs)
             waiting = [job for job, record in zip(jobs, records, strict=True) if record is None or record[0].state in _NOT_RUN]
             for job in waiting:
-                # A worker may claim the job just before: its rows then run, and count as not reached.
+                # A worker may claim the job just before: its rows then run, but count as not reached.
                 self._store.cancel(job)
                 pieces.append(self._open.pop(job))
                 self._blobs.delete(_input_name(job))
@@ -264,9 +266,7 @@ class ShardQueue:
         return pieces
 
     def cancel(self) -> list[ShardPiece]:
-        """Cancel all shards that have not ended, as far as the store answers; nobody waits for those that run. Returns their
-        pieces.
-        """
+        """Cancel all shards that have not ended, if the store answers; does not wait for running ones. Returns their pieces."""
         pieces = [piece for _, piece in self._waiting] + list(self._open.values())
         self._waiting.clear()
         try:

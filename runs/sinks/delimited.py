@@ -61,7 +61,7 @@ class DelimitedRows:
 
 
 class _Utf8:
-    """What `csv.writer` needs of a text file."""
+    """The part of a text file that `csv.writer` needs."""
 
     def __init__(self, file: Any) -> None:
         self._file = file

@@ -15,7 +15,7 @@ from penstock.runs.rows import ResultBatch
 from penstock.runs.sinks.partial import PartialFolder
 from penstock.runs.sinks.rows_file import ErrorLines, RowsFile
 
-# The plan of publishing, written when the files to publish are complete: from then on publishing can only go forward.
+# The plan of publishing, written when the files are complete: from then on publishing can only go forward.
 _PLAN = "publishing.json"
 
 

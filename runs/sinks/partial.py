@@ -42,7 +42,7 @@ class PartialFolder:
         files.sync_folder(self.folder.parent)
 
     def is_of(self, run_id: str) -> bool:
-        """Whether the folder is there, and the run's."""
+        """Whether the folder exists and belongs to the run."""
         mark = self.folder / _OWNER
         return mark.exists() and mark.read_text() == run_id
 
@@ -51,7 +51,7 @@ class PartialFolder:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _check_owner(self, mark: Path, run_id: str) -> None:
-        # An empty mark: its writer died between creating and filling it.
+        # An empty mark means that its writer died between creating and filling it.
         owner = mark.read_text() or run_id
         if owner != run_id:
             raise Conflict(

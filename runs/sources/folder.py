@@ -20,8 +20,8 @@ TEXT_SUFFIXES = (".txt", ".md", ".text")
 
 @dataclass
 class FolderSource:
-    """The files `names`, in that order, or those of the `part` of them. Text files become JSON strings; others are bytes of one
-    media type: that of their suffixes, if all agree. Memory holds the names and one batch of files.
+    """The files `names`, in that order, or those of the `part`. Text files become JSON strings; others are bytes of one media
+    type: that of their suffixes, if all agree. Memory holds the names and one batch of files.
     """
 
     names: list[str]
@@ -38,7 +38,7 @@ class FolderSource:
             raise InvalidInput(f"files in a folder have no column {foreign[0]!r}", hint=f"their only column is {PATH!r}")
 
     def of_part(self, part: RunPart) -> FolderSource:
-        """The same input, of which only this part is read. Rows are numbered from 0 in the part."""
+        """The same input, limited to this part. Rows are numbered from 0 in the part."""
         return replace(self, part=part)
 
     @property

@@ -29,8 +29,8 @@ _ENDS = frozenset(bytes([each]) for each in b'}]"0123456789el')
 @dataclass
 class LineFile:
     """Whole lines of a file from any offset. Memory holds at most a block beyond the longest line. Offsets of a gzipped file
-    refer to its text, so that seeking reads everything before them again. `end`: the file ends for its reader at this offset,
-    which lies behind a line.
+    refer to its text, so that seeking reads everything before them again. `end`: reading ends at this offset, which is after a
+    line.
     """
 
     name: str

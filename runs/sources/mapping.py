@@ -29,7 +29,7 @@ class Mapping:
 
     @property
     def whole(self) -> bool:
-        """Whether a JSON value is the input as it is, and no column is taken from it."""
+        """Whether a JSON value is the whole input, and no column is taken from it."""
         return not self.columns and not self.carry
 
     @cached_property
@@ -91,7 +91,7 @@ class Mapping:
         return list(dict.fromkeys(self.columns.values())) if self.columns else there
 
     def check_there(self, there: list[str], name: str) -> None:
-        """Raises `InvalidInput` for columns that the mapping names and the file `name` does not have."""
+        """Raises `InvalidInput` for columns of the mapping that the file `name` lacks."""
         wanted = [*self.columns.values(), *self.carry]
         gone = list(dict.fromkeys(column for column in wanted if column not in there))
         if gone:

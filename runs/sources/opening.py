@@ -51,8 +51,8 @@ def open_source(spec: RunSpec, *, input_schema: dict[str, Any] | None = None) ->
 
 
 def _carried(carry: tuple[str, ...], kind: str, first: str) -> tuple[str, ...]:
-    """The columns to carry; `*` stands for all columns of the first file, of JSON lines for all members of its first line."""
-    # A text file has no columns: what refuses a named column refuses this one.
+    """The columns to carry; `*`: all columns of the first file, or all members of the first line of JSON lines."""
+    # A text file has no columns, so this is refused like any unknown column.
     if ALL not in carry or kind == "text":
         return carry
     if kind == "files":

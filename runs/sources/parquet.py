@@ -1,7 +1,7 @@
 """Parquet files: reads only the needed columns, a few thousand rows at a time. A position is a row group and a row in it.
 
-A file of some KiB can hold rows of many GiB, because equal values cost next to nothing. Rows are therefore counted by what they
-take once they are read: as many at a time as the longest text of the group's dictionaries allows, and cut by decoded bytes.
+A file of some KiB can hold rows of many GiB, because equal values cost almost nothing. Rows are therefore counted by their
+decoded size: as many at a time as the longest text of the group's dictionaries allows, and cut by decoded bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.runs.sources.row_files import FileRows
 
 _BATCH_ROWS = 4096
 _READ_BYTES = 1 << 20
-# What the columns of a batch may take in memory before its rows are cut further.
+# The memory for the columns of a batch; beyond it, the rows are cut further.
 _BATCH_BYTES = 16 << 20
 _VALUE_BYTES = 8
 
@@ -120,7 +120,7 @@ class ParquetFile:
         return max(1, min(_BATCH_ROWS, int(_BATCH_BYTES * facts.num_rows // max(1, row_bytes))))
 
     def _longest_text(self, group: int, columns: list[Any], needed: list[str]) -> int:
-        """The longest text in the dictionaries of these columns. One row is read, whose texts stay in the dictionary."""
+        """The longest text in the dictionaries of these columns. Reads one row, which loads the dictionary."""
         if not columns:
             return 0
         paths = [column.path_in_schema for column in columns]
@@ -153,7 +153,7 @@ class ParquetFile:
         return FileRows(inputs, carried, bad if self.binary else {}, after)
 
     def _first_unreadable(self, batch: Any, after: dict[str, Any]) -> str:
-        """Which value of the batch cannot be read: a text that is not UTF-8, a moment that Python does not know."""
+        """The first unreadable value of the batch: a text that is not UTF-8, or a time that Python does not support."""
         metadata = self._open().metadata
         first = sum(metadata.row_group(group).num_rows for group in range(after["group"])) + after["offset"] - batch.num_rows
         for name, place in product(batch.schema.names, range(batch.num_rows)):
@@ -165,7 +165,7 @@ class ParquetFile:
 
 
 def _top_of(column: Any, needed: list[str]) -> str:
-    """The column of the file that a row group's column is, or is a part of; empty if that is not needed."""
+    """The file's column that contains a row group's column; empty if it is not needed."""
     path = column.path_in_schema
     return next((name for name in needed if path == name or path.startswith(f"{name}.")), "")
 
@@ -176,7 +176,7 @@ def _is_repeated_text(column: Any) -> bool:
 
 
 def _longest_known(column: Any) -> int:
-    """The longest value in the dictionaries of the column, those within lists and structs included."""
+    """The longest value in the dictionaries of the column, including those within lists and structs."""
     pa = import_arrow()
     if pa.types.is_dictionary(column.type):
         return pa.compute.max(pa.compute.binary_length(column.dictionary)).as_py() or 0 if _is_text(column.dictionary) else 0
@@ -198,7 +198,7 @@ def _is_text(column: Any) -> bool:
 
 
 def _decoded_bytes(column: Any) -> int:
-    """What the column takes once no value refers to a dictionary any more."""
+    """The size of the column after all references to a dictionary are resolved."""
     pa = import_arrow()
     if pa.types.is_nested(column.type):
         return sum(map(_decoded_bytes, _within(column)))
@@ -225,7 +225,7 @@ def _has_map(kind: Any) -> bool:
 
 
 def _is_plain(kind: Any) -> bool:
-    """Whether JSON can hold Python's values of this type as they are."""
+    """Whether JSON can hold Python's values of this type unchanged."""
     types, kind = import_arrow().types, _values_of(kind)
     if types.is_nested(kind):
         return all(_is_plain(kind.field(index).type) for index in range(kind.num_fields))

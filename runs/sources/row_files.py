@@ -51,7 +51,7 @@ class FilesSource:
     _sizes: list[int] = field(default_factory=list, repr=False)
 
     def of_part(self, part: RunPart) -> FilesSource:
-        """The same input, of which only this part is read. Rows are numbered from 0 in the part."""
+        """The same input, limited to this part. Rows are numbered from 0 in the part."""
         return replace(self, part=part, _open=None, _sizes=[])
 
     def identity(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class FilesSource:
         return total
 
     def share_before(self, after: dict[str, Any] | None) -> float | None:
-        """By bytes. A gzipped file counts once it is read: offsets in it are those of its text."""
+        """By bytes. A gzipped file counts once it is read, because its offsets refer to its text."""
         if self.part is not None:
             # The progress of a part is not shown by itself.
             return None
@@ -83,7 +83,7 @@ class FilesSource:
         return (sum(self._sizes[:part]) + within) / sum(self._sizes)
 
     def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> RowBatch | None:
-        # `part` is the number of the file: journals have called it so from the beginning.
+        # `part` is the number of the file; the name is kept for existing journals.
         start = after or {"row": 0, "part": self._first, "at": self.part.begin if self.part else None}
         first, within = start["row"], start["at"]
         for index in range(start["part"], self._stop):

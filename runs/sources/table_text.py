@@ -47,7 +47,7 @@ class _Feed:
         self._begin, self._first, self.broken = self.offset, None, False
 
     def back_to_first_line(self) -> None:
-        """Go back behind the record's first line: an unclosed quote took the rows behind it, which are read again."""
+        """Return to the end of the record's first line: an unclosed quote swallowed the rows after it, which are read again."""
         if self._first is not None and self._first != self.offset:
             self.offset = self._end = self._first
             self._lines, self._next = [], 0
@@ -80,7 +80,7 @@ class _Feed:
 
 @dataclass
 class DelimitedTable:
-    """`shape`: what the model takes, which decides how cells are read."""
+    """`shape`: the shape of the model's input, which decides how cells are read."""
 
     file: LineFile
     mapping: Mapping
@@ -143,7 +143,7 @@ class DelimitedTable:
         return records, bad, feed.offset
 
     def _record(self, reader: Any, feed: _Feed, width: int) -> tuple[list[str] | None, RowError | None]:
-        """The next record, or why it is bad; neither at the end of the file."""
+        """The next record, or the fault of a bad one; neither at the end of the file."""
         try:
             record: list[str] | None = next(reader, None)
         except csv.Error as error:
@@ -174,7 +174,7 @@ class DelimitedTable:
 
 
 def _read_as(types: frozenset[str], column: str, cells: list[str], bad: dict[int, RowError]) -> list[Any]:
-    """The values of cells where values of these JSON types are wanted; no types: any."""
+    """The cells as values of these JSON types; without types: of any type."""
     if "string" in types:
         return list(cells)
     if not types:
