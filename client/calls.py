@@ -1,4 +1,4 @@
-"""The HTTP calls that both clients make, as values: jobs, lists, and changes of a model while it runs."""
+"""The HTTP calls of both clients, as values: jobs, lists, and changes of a model while it runs."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ MANY_ROWS, MANY_BYTES = 1_000, 8 << 20
 LINES = "application/x-ndjson"
 # The most ids of events, or of failed jobs, that a gateway takes in one request.
 MANY_AT_ONCE = 1_000
-# The gateway refuses to list more jobs at a time.
+# The gateway's limit of jobs per page.
 LARGEST_PAGE = 200
-# A bundle comes with its files, in one answer. Gateways that speak another protocol on a path refuse in our form all the same.
+# A bundle comes with its files in one answer. Refusals come in our form, even on paths of another protocol.
 _WITH_FILES = {"accept": f"{MULTIPART}, {PROBLEM}, */*"}
 # A date and time with its offset from UTC, or Unix seconds.
 Moment = datetime | float
 
 
 class JobOptions(TypedDict, total=False):
-    """What a caller may say of a job beside its input; `AsyncClient.submit` tells what each of them means."""
+    """The options of a job besides its input; `AsyncClient.submit` describes them."""
 
     version: str | None
     priority: Priority | str | None
@@ -79,13 +79,13 @@ def _params(options: JobOptions) -> dict[str, str]:
 
 
 def submit_many_call(model: str, rows: Sequence[bytes], **options: Unpack[JobOptions]) -> HttpCall:
-    """One job per row of JSON, all or none. Carries an idempotency key, as a submit does."""
+    """One job per row of JSON, all or none. Carries an idempotency key like a submit."""
     call = submit_call(model, InputBody(LINES, b"\n".join(rows)), **options)
     return replace(call, url=f"{call.url}:batch")
 
 
 def groups(rows: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The rows in as few groups as the gateway takes."""
+    """The rows in as few groups as the gateway's limits allow."""
     group: list[bytes] = []
     size = 0
     for row in rows:
@@ -99,7 +99,7 @@ def groups(rows: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def ended_call(ids: Sequence[str], *, wait_s: float) -> HttpCall:
-    """Reads these jobs, as soon as one of them has ended; at most `MANY_IDS`."""
+    """Returns these jobs as soon as one of them has ended; at most `MANY_IDS`."""
     call = _waiting("GET", "/v1/jobs", wait_s)
     return replace(call, params={**call.params, "ids": ",".join(ids)})
 
@@ -165,7 +165,7 @@ def page_call(*, model: str | None, status: str | None, after: str | None, limit
 
 
 def many_calls(job_ids: Iterable[str]) -> Iterator[HttpCall]:
-    """As few calls as read all these jobs."""
+    """The fewest calls that read all these jobs."""
     wanted = list(job_ids)
     for first in range(0, len(wanted), MANY_IDS):
         yield HttpCall("GET", "/v1/jobs", params={"ids": ",".join(wanted[first : first + MANY_IDS])})
@@ -176,7 +176,7 @@ def webhook_secret_call() -> HttpCall:
 
 
 def event_log_call(job_or_run: str) -> HttpCall:
-    # The id of a job ends with its model; that of a run is one word.
+    # A job's id ends with its model; a run's id is one word.
     kind = "jobs" if "-" in job_or_run else "runs"
     return HttpCall("GET", f"/v1/{kind}/{_part(job_or_run)}/deliveries")
 
@@ -186,12 +186,12 @@ def undelivered_call(after: str) -> HttpCall:
 
 
 def event_calls(verb: str, ids: Iterable[str]) -> Iterator[HttpCall]:
-    """As few calls as replay or dismiss the events of all these jobs and runs."""
+    """The fewest calls that replay or dismiss the events of all these jobs and runs."""
     return _calls_of_ids(f"/v1/webhooks/{verb}", ids)
 
 
 def dismiss_calls(jobs: Iterable[str]) -> Iterator[HttpCall]:
-    """As few calls as take all these jobs off the failed inbox."""
+    """The fewest calls that take all these jobs off the failed inbox."""
     return _calls_of_ids("/v1/failed:dismiss", jobs)
 
 
@@ -213,7 +213,7 @@ def failed_call(model: str | None, after: str) -> HttpCall:
 
 
 def add_key_call(key_id: str, roles: Sequence[str], settings: Mapping[str, Any]) -> HttpCall:
-    """`settings` are those of a key's table; None: as the gateway has it."""
+    """`settings`: of a key's table; None: the gateway's default."""
     given = {name: value for name, value in settings.items() if value is not None}
     return _change("POST", "/v1/keys", {**given, "id": key_id, "roles": list(roles)})
 
@@ -282,7 +282,7 @@ def split_call(
     shadow: Mapping[str, Any] | None,
     canary: Mapping[str, Any] | None,
 ) -> HttpCall:
-    """What is empty is left out. The call may be repeated: it makes the same split."""
+    """Empty members are left out. A repeat of the call makes the same split."""
     said = {"weights": weights, "sticky": sticky, "shadow": shadow, "canary": canary}
     return _change("PUT", f"{_model_path(model)}/split", {name: value for name, value in said.items() if value})
 
@@ -311,7 +311,7 @@ def profile_call(model: str) -> HttpCall:
 
 
 def _waiting(method: str, url: str, wait_s: float) -> HttpCall:
-    # A poll shorter than the longest one is the last: the caller's own timeout ends with it.
+    # A poll shorter than the maximum is the last one: the caller's timeout ends with it.
     patience_s = wait_s if 0.0 < wait_s < LONGEST_POLL_S else None
     return HttpCall(method, url, params={"wait": _seconds(wait_s)} if wait_s > 0 else {}, wait_s=wait_s, patience_s=patience_s)
 
@@ -339,14 +339,14 @@ def _seconds(value: float) -> str:
 
 
 def joined(tags: Sequence[str]) -> str:
-    """Raises `BadRequest` for one text instead of a list of tags, and for a comma, which would make two tags of one."""
+    """Raises `BadRequest` for a text instead of a list of tags, and for a comma, which would split a tag in two."""
     if isinstance(tags, str) or any("," in tag for tag in tags):
         raise BadRequest(f"tags is a list of words without commas, not {tags!r}", hint="For instance tags=['nightly'].")
     return ",".join(tags)
 
 
 def _webhook(url: str | None, events: Sequence[str]) -> dict[str, str]:
-    """Raises `BadRequest` for one text instead of a list of events."""
+    """Raises `BadRequest` for a text instead of a list of events."""
     if isinstance(events, str):
         raise BadRequest(f"webhook_events is a list, not {events!r}", hint="For instance webhook_events=['job.failed'].")
     named = {} if url is None else {"webhook": url}
@@ -369,7 +369,7 @@ def _moment(at: Moment, name: str) -> str:
 
 
 def _change(method: str, path: str, body: Mapping[str, Any]) -> HttpCall:
-    # A version that is loaded twice is a conflict. After a lost answer the caller has to decide, not the client.
+    # Loading a version twice is a conflict, so after a lost answer the caller must decide, not the client.
     return HttpCall(method, path, headers={"content-type": JSON}, content=json.dumps(body).encode(), repeatable=method == "PUT")
 
 

@@ -1,4 +1,4 @@
-"""How jobs and runs show themselves: a progress bar where somebody looks, and a table in a notebook."""
+"""Shows jobs and runs: a progress bar at a terminal or in a notebook, and a table in a notebook."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from penstock.client.runs import OnProgress, RunView
 from penstock.client.views import JobView
 from penstock.distribution import require_extra
 
-# How often the bar of one job looks at it.
+# The interval at which the bar of one job reads it.
 LOOK_EVERY_S = 0.5
-# Called with how much is done, how much there is (None: unknown), and a short note.
+# Called with the completed amount, the total (None: unknown), and a short note.
 OnStep = Callable[[float, float | None, str], None]
 
 
-# How often a bar in a notebook is drawn anew.
+# The interval at which a bar in a notebook is redrawn.
 _DRAW_EVERY_S = 0.1
 
 
@@ -29,15 +29,13 @@ def in_notebook() -> bool:
 
 
 def is_watched() -> bool:
-    """Whether somebody sees a bar: at a terminal or in a notebook, and not in a log."""
+    """Whether a bar is visible: at a terminal or in a notebook, but not in a log."""
     return sys.stderr.isatty() or in_notebook()
 
 
 @contextmanager
 def progress_bar(title: str, *, shown: bool) -> Iterator[OnStep]:
-    """A bar on standard error or in the notebook's cell while the block runs; nothing where nobody looks, or if it is not to
-    be shown.
-    """
+    """A bar on standard error or in the notebook's cell while the block runs; none if it is not visible or not wanted."""
     if not (shown and is_watched()):
         yield lambda done, total, note: None
         return
@@ -46,7 +44,7 @@ def progress_bar(title: str, *, shown: bool) -> Iterator[OnStep]:
         yield bar_of_cell.step
         return bar_of_cell.draw()
     require_extra("cli", who="progress=True")
-    # Programs without a bar do without this import.
+    # Imported here, because programs without a bar do not need it.
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -58,7 +56,7 @@ def progress_bar(title: str, *, shown: bool) -> Iterator[OnStep]:
 
 
 class NotebookBar:
-    """A bar in the output of a notebook's cell, as HTML that is replaced: rich needs a package of widgets for one."""
+    """A bar in the output of a notebook's cell, as HTML that is replaced. Rich would need a package of widgets for one."""
 
     def __init__(self, title: str) -> None:
         self._title, self._note, self._done = title, "", 0.0
@@ -85,16 +83,16 @@ class NotebookBar:
 
 
 def total_of(inputs: object) -> int | None:
-    """How many there are, if that is known before they are read."""
+    """The number of inputs, if it is known before they are read."""
     return len(inputs) if isinstance(inputs, Sized) else None
 
 
 def run_steps(on_step: OnStep, on_progress: OnProgress | None) -> OnProgress:
-    """The call-back of a run that moves its bar, and then calls the caller's own."""
+    """A run's call-back that moves its bar, then calls the caller's own."""
 
     def both(view: RunView) -> None:
         ended = view.done + view.failed
-        # The rows of a run over an upload are counted while it is read, and nobody counts them once more at its end.
+        # The rows of an upload are counted while it is read, so at the end the total may still be unknown.
         on_step(ended, ended if view.final else view.rows, f"{view.failed} failed" if view.failed else view.status)
         if on_progress is not None:
             on_progress(view)
@@ -103,13 +101,13 @@ def run_steps(on_step: OnStep, on_progress: OnProgress | None) -> OnProgress:
 
 
 def job_step(view: JobView, on_step: OnStep) -> None:
-    """Moves the bar of a job to where its handler says that it is."""
+    """Moves the bar of a job to the progress that its handler reports."""
     said = view.progress
     on_step(100 if view.final else 100 * (said.fraction if said else 0.0), 100, (said.note if said else "") or view.status)
 
 
 def job_table(view: JobView) -> str:
-    """The job as a table of HTML, for notebooks."""
+    """The job as an HTML table, for notebooks."""
     said = view.progress
     known: dict[str, Any] = {
         "job": view.id,
@@ -123,7 +121,7 @@ def job_table(view: JobView) -> str:
 
 
 def run_table(view: RunView) -> str:
-    """The run as a table of HTML, for notebooks."""
+    """The run as an HTML table, for notebooks."""
     ended = view.done + view.failed
     rows = ended if view.rows is None and view.final else view.rows
     known: dict[str, Any] = {

@@ -20,7 +20,7 @@ from penstock.running_stack import running_gateway
 
 CONNECT_TIMEOUT_S = 5.0
 UPLOAD_FORM = {"purpose": "batch"}
-# Each job of a `map` may have a long poll of its own. With the default of 100 connections, submits would wait behind the polls.
+# Each job of a `map` may have its own long poll. With the default of 100 connections, submits would wait behind the polls.
 CONNECTIONS = httpx2.Limits(max_connections=1_000, max_keepalive_connections=100)
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 
@@ -70,7 +70,7 @@ class GatewayAddress:
         )
 
     def _credentials(self, url: str) -> dict[str, str]:
-        # A signed link may lead to another host, and that host must not see the key.
+        # A signed link may lead to another host, which must not see the key.
         if not self.api_key or not protocol.same_origin(self.base_url, url):
             return {}
         return {"authorization": f"Bearer {self.api_key}"}
@@ -79,8 +79,8 @@ class GatewayAddress:
 def gateway_address(
     base_url: str | None, api_key: str | None, timeout_s: float, *, env: Mapping[str, str] = os.environ
 ) -> GatewayAddress:
-    """The given address and key, else PENSTOCK_URL and PENSTOCK_API_KEY; without an address that of the `penstock up` of this
-    folder, else the local default.
+    """The given address and key, else PENSTOCK_URL and PENSTOCK_API_KEY; without an address, the `penstock up` of this folder,
+    else the local default.
     """
     given = base_url or env.get("PENSTOCK_URL") or running_gateway(Path.cwd(), env)
     return GatewayAddress(protocol.base_url(given, env), api_key or env.get("PENSTOCK_API_KEY"), timeout_s)
@@ -91,7 +91,7 @@ def user_agent() -> dict[str, str]:
 
 
 def head_of(response: httpx2.Response) -> Answer:
-    """The status and headers of a response whose content is still to come. An error's content must have been read before."""
+    """The status and headers of a response before its content is read. Read an error's content first."""
     content = response.content if response.status_code >= 400 else b""
     return Answer(response.status_code, {name.lower(): value for name, value in response.headers.items()}, content)
 

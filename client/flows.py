@@ -43,14 +43,14 @@ Flow: TypeAlias = Generator[HttpCall | Pause, Reply, T]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A job's output, and the job as it is afterwards."""
+    """A job's output, and the job's state afterwards."""
 
     value: Any
     job: JobView
 
 
 class Patience:
-    """How long to go on waiting. It counts polls that return at once, so that no gateway can cause a busy loop."""
+    """Decides how long to wait. It counts polls that return at once, so that no gateway can cause a busy loop."""
 
     def __init__(self, timeout_s: float | None, now: float) -> None:
         self._ends_at = None if timeout_s is None else now + timeout_s
@@ -58,7 +58,7 @@ class Patience:
         self._quick_polls = 0
 
     def left_s(self, now: float) -> float:
-        """How long the next poll may take."""
+        """The maximum duration of the next poll."""
         left = protocol.LONGEST_POLL_S if self._ends_at is None else self._ends_at - now
         return min(protocol.LONGEST_POLL_S, max(0.0, left))
 
@@ -90,7 +90,7 @@ def wait_flow(job: JobView, *, timeout_s: float | None, now: float) -> Flow[JobV
 
 
 def ended_flow(jobs: Sequence[JobView], *, timeout_s: float | None, now: float) -> Flow[list[JobView]]:
-    """Those of these jobs that have ended, at least one; at most `MANY_IDS` are looked at.
+    """The ended ones of these jobs, at least one; only the first `MANY_IDS` are read.
 
     Raises `WaitTimeout` when `timeout_s` passes first, and `NotFound` for a job that the gateway does not know.
     """
@@ -125,7 +125,7 @@ def result_flow(job: JobView, *, timeout_s: float | None, now: float) -> Flow[Re
 
 
 def cancelled_flow(call: Callable[[str], HttpCall]) -> Flow[tuple[int, int]]:
-    """How many jobs or runs of a tag have ended, and how many will. `call` cancels those after one, at first after none."""
+    """The numbers of cancelled jobs or runs of a tag, and of those that will end. `call` cancels a page after the given id."""
     cancelled, requested, after = 0, 0, ""
     while True:
         counts = protocol.object_of((yield call(after)).answer)
@@ -147,7 +147,7 @@ def _between_polls(patience: Patience, job: JobView, now: float) -> Flow[float]:
 
 
 def _failure(job: JobView, answer: Answer) -> Flow[PenstockError]:
-    """The error behind a refused result: how the job ended, or, if it has not ended, why the gateway refused the request."""
+    """The error behind a refused result: the end of the job or, if it has not ended, the gateway's refusal."""
     refused = error_from(answer.status, answer.headers, answer.content)
     reply = yield calls.poll_call(job)
     if reply.answer.status >= 400:

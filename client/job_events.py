@@ -1,4 +1,4 @@
-"""What happens to a job, as lines of JSON, and what that means for a reader. Pure."""
+"""The events of a job as lines of JSON, and their meaning for a reader. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from penstock.client.protocol import PROBLEM, HttpCall
 from penstock.client.views import JobView, job_view
 
 LINES = "application/x-ndjson"
-# The gateway says something at least this often.
+# The gateway sends an event or a heartbeat at least this often.
 SILENCE_S = 60.0
-# So many connections in a row may end without an event.
+# The most consecutive connections without an event.
 MOST_FAILURES = 8
 OnRestart = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """`status` (the job), `progress`, `chunk`, `restart` or `end` (the job). `id` names all that was told up to here."""
+    """`status` (the job), `progress`, `chunk`, `restart` or `end` (the job). `id` names everything up to this event."""
 
     name: str
     id: str
@@ -30,7 +30,7 @@ class JobEvent:
 
 
 def parse(line: str) -> JobEvent | None:
-    """None for a line that only says that the gateway is there."""
+    """None for a heartbeat."""
     if not line.strip():
         return None
     event = json.loads(line)
@@ -38,7 +38,7 @@ def parse(line: str) -> JobEvent | None:
 
 
 def seen(event: JobEvent) -> JobView | None:
-    """The job as the event shows it."""
+    """The job in the event."""
     return job_view(event.data) if event.name in ("status", "end") else None
 
 
@@ -48,7 +48,7 @@ def events_call(job_id: str, last_event_id: str) -> HttpCall:
 
 
 def as_stream(call: HttpCall) -> HttpCall:
-    """The same prediction, answered with the events of its job."""
+    """The same call, answered with the events of its job."""
     return replace(call, headers={**call.headers, "accept": f"{LINES}, {PROBLEM}"}, wait_s=SILENCE_S)
 
 

@@ -1,10 +1,10 @@
 """The errors that a caller may get: the gateway's problem bodies as `penstock.errors`, and the client's own errors.
 
 CapacityError
-└── GatewayUnreachable     no answer at all: not started, wrong address, network
+└── GatewayUnreachable     no answer: not started, wrong address, network
 PenstockError
 ├── JobFailed              the job ran and failed; also a HandlerError
-├── JobCancelled           somebody cancelled the job
+├── JobCancelled           a caller cancelled the job
 ├── JobExpired             the job's deadline passed before its end
 ├── RunTimeout             the caller's timeout passed; the run goes on. Also a TimeoutError
 ├── WaitTimeout            the caller's timeout passed; the job goes on. Also a TimeoutError
@@ -63,19 +63,19 @@ class GatewayUnreachable(errors.CapacityError):
 
 
 class StreamRestarted(errors.PenstockError):
-    """The job began again while its chunks were read: those that came before no longer count."""
+    """The job began again while its chunks were read; earlier chunks are void."""
 
     kind, retryable = "stream_restarted", True
 
 
 class UnexpectedAnswer(errors.PenstockError):
-    """What answered is no gateway of penstock, or one of another version."""
+    """The answer is not from a penstock gateway, or from another version."""
 
     kind = "unexpected_answer"
 
 
 class WaitTimeout(errors.PenstockError, TimeoutError):
-    """The job has not ended within `timeout_s`. `job` is the job as last seen; to wait on, call the same handle again."""
+    """The job has not ended within `timeout_s`. `job`: the job as last seen; call the same handle again to wait longer."""
 
     kind = "wait_timeout"
     retryable = True
@@ -86,7 +86,7 @@ class WaitTimeout(errors.PenstockError, TimeoutError):
 
 
 class RunTimeout(errors.PenstockError, TimeoutError):
-    """The run has not ended within `timeout_s`. It goes on; wait again with the same handle."""
+    """The run has not ended within `timeout_s`. It continues; wait again with the same handle."""
 
     kind = "wait_timeout"
     retryable = True
@@ -116,7 +116,7 @@ class JobFailed(JobEnded, errors.HandlerError):
 
 
 class JobCancelled(JobEnded):
-    """Somebody cancelled the job."""
+    """A caller cancelled the job."""
 
     kind = "job_cancelled"
 
@@ -156,7 +156,7 @@ _BY_CODE: dict[str, type[errors.PenstockError]] = {
         errors.InternalError,
     )
 }
-# For codes that this version does not know, the status says whose fault it was.
+# For unknown codes, the status says whose fault it was.
 _BY_STATUS: dict[int, type[errors.PenstockError]] = {
     400: errors.BadRequest,
     401: errors.Unauthorized,

@@ -1,4 +1,4 @@
-"""Requests, answers and model inputs as values, and what an answer means. This module opens no sockets."""
+"""Requests, answers and model inputs as values, and the meaning of answers. This module opens no sockets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class HttpCall:
 
     `upload` is a file to be sent as a form instead of `content`. `wait_s` is how long the gateway may hold the answer.
     `repeatable`: a second request has no further effect. `patience_s`: how long after the first attempt an answer is still
-    of use to the caller; None if it always is.
+    useful; None: always.
     """
 
     method: str
@@ -78,7 +78,9 @@ def base_url(given: str | None, env: Mapping[str, str] | None = None) -> str:
 
 
 def resolve(base: str, link: str) -> str:
-    """The absolute form of a path or link. It keeps the path of `base`: a prefix of a proxy, unknown to the gateway."""
+    """The absolute form of a path or link. It keeps the path of `base`, which may be a proxy's prefix that the gateway does not
+    know.
+    """
     if "://" in link:
         return link
     prefix = urlsplit(base).path.rstrip("/")
@@ -115,7 +117,7 @@ HttpPart = tuple[str, tuple[str | None, bytes] | tuple[str | None, bytes, str]]
 
 def form_body(parts: Sequence[HttpPart]) -> InputBody:
     """The parts as a `multipart/form-data` body."""
-    # Imported here, as most inputs are no forms; the boundary and the escapes are the library's.
+    # Imported here, because most inputs are not forms. The library makes the boundary and the escapes.
     from httpx2 import Request
 
     form = Request("POST", DEFAULT_URL, files=list(parts))
@@ -128,7 +130,7 @@ def file_part(name: str, value: Path | bytes | bytearray | memoryview) -> HttpPa
 
 
 def _form_parts(name: str, value: Any) -> list[HttpPart]:
-    """A file, or several as parts of one name; all else in JSON, so that no type is lost."""
+    """A file, or several as parts of one name; other values as JSON, so that no type is lost."""
     if isinstance(value, FILES):
         return [file_part(name, value)]
     if _has_files(value):
@@ -137,7 +139,7 @@ def _form_parts(name: str, value: Any) -> list[HttpPart]:
 
 
 def _has_files(value: Any) -> bool:
-    """Whether it is a file, or a list of files alone."""
+    """Whether it is a file or a list of only files."""
     if isinstance(value, (list, tuple)):
         return bool(value) and all(isinstance(own, FILES) for own in value)
     return isinstance(value, FILES)
@@ -157,7 +159,7 @@ def is_json(media_type: str) -> bool:
 
 
 def row_of(value: Any) -> bytes:
-    """The value as one line of JSON. Raises `BadRequest` for bytes and files, which no line can hold."""
+    """The value as one line of JSON. Raises `BadRequest` for bytes and files, which JSON cannot hold."""
     if isinstance(value, FILES):
         raise BadRequest("many inputs are sent as JSON values; send bytes and files one by one with submit, or as a run")
     return json_bytes(value)
@@ -176,9 +178,9 @@ def accepted(answer: Answer) -> Answer:
 
 
 def value_of(answer: Answer) -> Any:
-    """A model's output: decoded JSON; bytes, if nothing is known of them; `Media` for any other media type, or with a name.
+    """A model's output: decoded JSON; bytes of unknown type; `Media` for any other media type, or with a name.
 
-    Of a bundle, the JSON with a `Media` in the place of each file.
+    For a bundle, the JSON with a `Media` in place of each file.
     """
     content_type, filename = answer.headers.get("content-type", ""), _filename_of(answer)
     if answer.media_type == MULTIPART:
@@ -199,7 +201,7 @@ def _bundle_of(answer: Answer) -> Any:
 
 
 def _filename_of(answer: Answer) -> str | None:
-    """The name of the file in an answer, as the gateway writes it; None without a name, or for one that leads elsewhere."""
+    """The file's name in an answer, as the gateway writes it; None without a name, or for one with a path."""
     disposition = answer.headers.get("content-disposition", "")
     _, is_full, full = disposition.partition("filename*=UTF-8''")
     _, is_plain, plain = disposition.partition('filename="')
@@ -222,7 +224,7 @@ def object_of(answer: Answer) -> dict[str, Any]:
 
 
 def unready_why(answer: Answer) -> str:
-    """What a probe's answer says is missing; empty for a probe that succeeded. Raises the error of any other refusal."""
+    """What is missing according to a probe's answer; empty if the probe succeeded. Raises the error of any other refusal."""
     if answer.status != 503:
         accepted(answer)
         return ""
@@ -249,7 +251,7 @@ def rows_of(answer: Answer) -> list[dict[str, Any]]:
 
 
 def next_page(answer: Answer) -> str | None:
-    """The start of the next page; None after the last one. A page may be empty and not the last, because filters drop rows."""
+    """The start of the next page; None after the last one. An empty page may not be the last, because filters drop rows."""
     page = object_of(answer)
     if not page.get("has_more"):
         return None
@@ -274,7 +276,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """The plain form of an array or array scalar, by the `tolist` that all array libraries have."""
+    """The plain form of an array or array scalar, by `tolist`, which all array libraries have."""
     if callable(plain := getattr(value, "tolist", None)):
         return plain()
     raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -15,7 +15,7 @@ from penstock.backoff import Backoff
 from penstock.client.problems import GatewayUnreachable, retry_after_s
 from penstock.client.protocol import Answer, HttpCall
 
-# The gateway refuses with these before any work begins, so that every call may be repeated.
+# The gateway sends these refusals before any work begins, so every call may be repeated.
 _REFUSED = frozenset({429, 503})
 
 
@@ -36,7 +36,7 @@ class RetryPolicy:
     max_wait_s: float = 30.0
 
     def allows_repeat(self, call: HttpCall, outcome: Answer | TransportFault, *, attempt: int, elapsed_s: float = 0.0) -> bool:
-        """True if a repeat of `call` may help, cannot do harm, and is still in time."""
+        """True if a repeat of `call` may help, is safe, and is still in time."""
         asked_s = retry_after_s(outcome.headers) or 0.0 if isinstance(outcome, Answer) else 0.0
         if attempt >= self.max_attempts or asked_s > self.max_wait_s:
             return False
@@ -94,7 +94,7 @@ class RetryBudget:
     def _refill(self, now: float) -> None:
         idle_s = now - self._seen_at if self._seen_at is not None else 0.0
         self._seen_at = now
-        # Time alone fills the bucket up to the floor. Permits above the floor come from requests, and stay.
+        # Time fills the bucket only up to the floor. Permits above it come from requests and stay.
         if self._permits < self._floor:
             self._permits = min(self._floor, self._permits + idle_s * self._floor / 60)
 
@@ -133,7 +133,7 @@ def _failed(outcome: Answer | TransportFault) -> bool:
 
 
 def _outcome(state: RetryCallState) -> Answer | TransportFault | None:
-    """The result of the last attempt; None for faults of the client itself, which are not retried."""
+    """The result of the last attempt; None for the client's own faults, which are not retried."""
     if state.outcome is None:
         return None
     fault = state.outcome.exception()

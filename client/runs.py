@@ -37,7 +37,7 @@ class RowFailed(PenstockError):
 
 
 class RunEnded(PenstockError):
-    """The run ended and is not completed. `view` is its last state; the rows written before may still be downloaded."""
+    """The run ended without being completed. `view`: its last state; rows that were written may still be downloaded."""
 
     kind = "run_ended"
 
@@ -51,11 +51,10 @@ class RunOptions:
     """Options of a run besides its model and input. Empty or None: the gateway's default.
 
     `columns` maps the model's input fields to columns of the file. `carry` names the columns that the output repeats.
-    `max_failed`: a number of rows, or a share such as "5%"; the run fails if more rows fail. `shard_rows`:
-    how many rows travel together; 0: learned. `tags`: words by which it is
-    found. `headers` and `query`: what the model's handler is told of the request, for all rows. `parts`: into how
-    many parts the file is split, for runners on several hosts. `webhook`: the URL to which the run's end is sent, or those of
-    its `webhook_events`.
+    `max_failed`: a number of rows, or a share such as "5%"; the run fails if more rows fail. `shard_rows`: the number of rows
+    per shard; 0: learned. `tags`: words to find it by. `headers` and `query`: the parts of a request that the model's handler
+    gets for all rows. `parts`: the number of parts of the file, for runners on several hosts. `webhook`: the URL that receives
+    the run's end, or its `webhook_events`.
     """
 
     version: str = ""
@@ -77,7 +76,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class CancelledRuns:
-    """The runs of a tag: those that waited and have ended, and those under way, which end at their next commit."""
+    """The cancelled runs of a tag: those that waited have ended; those under way end at their next commit."""
 
     cancelled: int
     requested: int
@@ -85,7 +84,7 @@ class CancelledRuns:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run at one moment. `rows` is None while their number is unknown. `busy` is the share of time the device was at work."""
+    """A run at one moment. `rows` is None while their number is unknown. `busy`: the share of time that the device was busy."""
 
     id: str
     status: str
@@ -143,7 +142,7 @@ def file_of(answer: Answer) -> str:
 
 
 def create_call(model: str, file_id: str, options: RunOptions) -> HttpCall:
-    """Carries an idempotency key of its own, so that a repeat after a lost answer cannot create a second run."""
+    """Carries its own idempotency key, so that a repeat after a lost answer cannot create a second run."""
     wanted: dict[str, Any] = {
         "model": model,
         "input": file_id,
@@ -182,7 +181,7 @@ def cancel_call(run_id: str) -> HttpCall:
 
 
 def retry_call(run_id: str) -> HttpCall:
-    """Carries an idempotency key of its own, as `create_call` does."""
+    """Carries its own idempotency key, like `create_call`."""
     return HttpCall("POST", f"/v1/runs/{quote(run_id, safe='')}/retry", headers={"idempotency-key": uuid.uuid4().hex})
 
 
@@ -201,7 +200,7 @@ def _line_of(value: Any) -> bytes:
 
 @contextmanager
 def written(path: Path) -> Iterator[IO[bytes]]:
-    """A file that stands at the path once the block has ended. Raises `BadRequest` if it cannot be written."""
+    """A file that appears at the path when the block ends. Raises `BadRequest` if it cannot be written."""
     partial = path.with_name(f"{path.name}.partial")
     try:
         with partial.open("wb") as file:
@@ -227,7 +226,7 @@ def as_file(inputs: Iterable[Any]) -> Iterator[tuple[Path, int]]:
 
 @asynccontextmanager
 async def as_file_aio(inputs: Iterable[Any]) -> AsyncIterator[tuple[Path, int]]:
-    """As `as_file`, with the event loop free while the values are written."""
+    """As `as_file`, without blocking the event loop while the values are written."""
     with ExitStack() as files:
         yield await asyncio.to_thread(files.enter_context, as_file(inputs))
 

@@ -1,5 +1,5 @@
 # Generated from client/sender_aio.py by `make sync-client`. Change that file, not this one.
-"""What a client sends, and how: a call with its retries, the calls of a flow, a call whose answer comes line by line."""
+"""Sends a client's calls: a call with its retries, the calls of a flow, a call whose answer comes line by line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.client.retries import Retries, RetryBudget, RetryPolicy
 
 
 class Sender:
-    """Its connections to one gateway are open until `close`, or the end of a `with` block."""
+    """Its connections to one gateway stay open until `close` or the end of a `with` block."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class Sender:
         self._http.close()
 
     def lines(self, link: str) -> Iterator[str]:
-        """The lines of the gateway's file at `link`, none for an empty link. The file is never in memory as a whole."""
+        """The lines of the gateway's file at `link`, none for an empty link. The file is never completely in memory."""
         if link:
             yield from self.streamed(HttpCall("GET", link))
 
     def download(self, link: str, file: IO[bytes]) -> None:
-        """Write the gateway's file at `link` into `file`, as it comes; nothing for an empty link."""
+        """Write the gateway's file at `link` into `file` as it arrives; nothing for an empty link."""
         if not link:
             return
         try:
@@ -65,7 +65,7 @@ class Sender:
             raise self._address.transport_fault(error) from error
 
     def streamed(self, call: HttpCall) -> Iterator[str]:
-        """The lines of an answer as they come. Raises `GatewayUnreachable` where the connection is lost."""
+        """The lines of an answer as they come. Raises `GatewayUnreachable` if the connection is lost."""
         try:
             with self._address.open_request(call) as request, self._http.stream(**request) as response:
                 if response.status_code >= 400:
@@ -76,7 +76,7 @@ class Sender:
             raise self._address.transport_fault(error) from error
 
     def send(self, call: HttpCall) -> Answer:
-        """The gateway's last answer, whatever its status, after the retries that the call allows.
+        """The gateway's last answer, with any status, after the retries that the call allows.
 
         Raises `GatewayUnreachable` if no answer came.
         """

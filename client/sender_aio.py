@@ -1,4 +1,4 @@
-"""What a client sends, and how: a call with its retries, the calls of a flow, a call whose answer comes line by line."""
+"""Sends a client's calls: a call with its retries, the calls of a flow, a call whose answer comes line by line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.client.retries import Retries, RetryBudget, RetryPolicy
 
 
 class AsyncSender:
-    """Its connections to one gateway are open until `aclose`, or the end of an `async with` block."""
+    """Its connections to one gateway stay open until `aclose` or the end of an `async with` block."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class AsyncSender:
         await self._http.aclose()
 
     async def lines(self, link: str) -> AsyncIterator[str]:
-        """The lines of the gateway's file at `link`, none for an empty link. The file is never in memory as a whole."""
+        """The lines of the gateway's file at `link`, none for an empty link. The file is never completely in memory."""
         if link:
             async for line in self.streamed(HttpCall("GET", link)):
                 yield line
 
     async def download(self, link: str, file: IO[bytes]) -> None:
-        """Write the gateway's file at `link` into `file`, as it comes; nothing for an empty link."""
+        """Write the gateway's file at `link` into `file` as it arrives; nothing for an empty link."""
         if not link:
             return
         try:
@@ -68,7 +68,7 @@ class AsyncSender:
             raise self._address.transport_fault(error) from error
 
     async def streamed(self, call: HttpCall) -> AsyncIterator[str]:
-        """The lines of an answer as they come. Raises `GatewayUnreachable` where the connection is lost."""
+        """The lines of an answer as they come. Raises `GatewayUnreachable` if the connection is lost."""
         try:
             with self._address.open_request(call) as request:
                 async with self._http.stream(**request) as response:
@@ -81,7 +81,7 @@ class AsyncSender:
             raise self._address.transport_fault(error) from error
 
     async def send(self, call: HttpCall) -> Answer:
-        """The gateway's last answer, whatever its status, after the retries that the call allows.
+        """The gateway's last answer, with any status, after the retries that the call allows.
 
         Raises `GatewayUnreachable` if no answer came.
         """

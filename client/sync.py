@@ -1,5 +1,7 @@
 # Generated from client/aio.py by `make sync-client`. Change that file, not this one.
-"""The blocking client. It makes the calls; protocol and flows read the answers."""
+"""The blocking client. It makes the calls; `protocol` and `flows` interpret the answers. `sync.py` is generated from this
+file.
+"""
 
 from __future__ import annotations
 
@@ -53,24 +55,24 @@ class Client(Sender):
         self.operators, self.failed = Operators(self), FailedInbox(self)
 
     def submit(self, model: str, input: Any, *, content_type: str | None = None, **options: Unpack[JobOptions]) -> JobHandle:
-        """A handle on the stored job, which survives restarts from now on.
+        """Store a job and return its handle. A stored job survives restarts.
 
-        `input`: a JSON value, bytes, a Path, or a dict with files (bytes, Paths or `penstock.File`s), which is sent as a form.
-        `version`: the model's default one if none is named. `priority`: "interactive" or "bulk". The job must end within
-        `deadline_s` seconds. A repeat with the same `idempotency_key` finds the job of the first call.
+        `input`: a JSON value, bytes, a Path, or a dict with files (bytes, Paths, `penstock.File`s), which is sent as a form.
+        `version`: None for the default one. `priority`: "interactive" or "bulk". The job must end within
+        `deadline_s` seconds. A repeat with the same `idempotency_key` returns the first call's job.
         The job does not run before `delay_s` seconds have passed, or before the moment `not_before` (Unix seconds, or a
-        datetime with its offset) by the store's clock. `tags` are up to 8 words by which `jobs` and `cancel_tagged` find it.
-        `webhook`: the URL to which the job's end is sent, or those of its `webhook_events` (docs/reference/webhooks.md).
+        datetime with its offset) by the store's clock. `tags`: up to 8 words for `jobs` and `cancel_tagged`.
+        `webhook`: the URL that receives the job's end, or its `webhook_events` (docs/reference/webhooks.md).
         """
         body = protocol.body_of(input, content_type)
         call = calls.submit_call(model, body, **options)
         return JobHandle(self, protocol.job_of(self.send(call)))
 
     def submit_many(self, model: str, inputs: Iterable[Any], **options: Unpack[JobOptions]) -> list[JobHandle]:
-        """A handle on one job per input, in order, in one request per thousand inputs. `inputs` are JSON values.
+        """Store one job per input, in one request per thousand inputs; returns the handles in order. `inputs`: JSON values.
 
-        If one input cannot be used, none of its thousand is stored. A repeat with the same `idempotency_key` finds the jobs
-        that the first call stored. The other options are those of `submit`.
+        If one input is invalid, none of its thousand is stored. A repeat with the same `idempotency_key` returns the first
+        call's jobs. The other options are those of `submit`.
         """
         key, handles = options.get("idempotency_key") or uuid.uuid4().hex, []
         for number, rows in enumerate(calls.groups(map(protocol.row_of, inputs))):
@@ -80,7 +82,7 @@ class Client(Sender):
         return handles
 
     def as_completed(self, handles: Iterable[JobHandle], *, timeout_s: float | None = None) -> Iterator[JobHandle]:
-        """The handles as their jobs end, whatever their final status. Of more than a hundred, the oldest are watched first.
+        """The handles as their jobs end, with any final status. Of more than a hundred jobs, the oldest are watched first.
 
         Raises `WaitTimeout` when `timeout_s` passes before all have ended.
         """
@@ -95,7 +97,7 @@ class Client(Sender):
                 yield handle
 
     def wait_any(self, handles: Iterable[JobHandle], *, timeout_s: float | None = None) -> JobHandle:
-        """One whose job has ended, as soon as there is one. Raises `WaitTimeout` when `timeout_s` passes first."""
+        """The first handle whose job ends. Raises `WaitTimeout` when `timeout_s` passes first."""
         for handle in self.as_completed(handles, timeout_s=timeout_s):
             return handle
         raise BadRequest("there is no job to wait for")
@@ -111,7 +113,7 @@ class Client(Sender):
     ) -> Any:
         """The model's output, in one request that stays open until the model has run.
 
-        The request is not repeated once the model may have run.
+        The request is not retried once the model may have run.
         """
         body = protocol.body_of(input, content_type)
         call = calls.predict_call(model, body, version=version, deadline_s=deadline_s)
@@ -127,10 +129,10 @@ class Client(Sender):
         deadline_s: float | None = None,
         on_restart: OnRestart | None = None,
     ) -> Iterator[Any]:
-        """The chunks that the model yields, as they come; none from a model that does not stream.
+        """The chunks that the model yields, as they come; empty for a model that does not stream.
 
-        If the job has to run again from its start, `on_restart` is called, and all chunks before are void; without it the
-        iteration ends with `StreamRestarted`. Whoever stops reading cancels the job. Raises `JobFailed`, `JobExpired`.
+        If the job has to run again from its start, `on_restart` is called and all earlier chunks are void; without it the
+        iteration raises `StreamRestarted`. Closing the iterator cancels the job. Raises `JobFailed`, `JobExpired`.
         """
         body = protocol.body_of(input, content_type)
         call = calls.predict_call(model, body, version=version, deadline_s=deadline_s)
@@ -151,8 +153,8 @@ class Client(Sender):
     ) -> Iterator[Any]:
         """The outputs, with at most `in_flight` jobs unfinished. Reads `inputs` only as fast as jobs end.
 
-        The iteration ends with an error at the first job that does not succeed. Unfinished jobs are then cancelled, as they are
-        when the iterator is closed. `progress`: show a bar, at a terminal or in a notebook.
+        The iteration raises at the first job that does not succeed. Unfinished jobs are then cancelled, also when the
+        iterator is closed. `progress`: show a bar, at a terminal or in a notebook.
         """
         submit = partial(
             self.submit, model, version=version, content_type=content_type, priority=priority, deadline_s=deadline_s
@@ -164,11 +166,11 @@ class Client(Sender):
         return JobHandle(self, protocol.job_of(self.send(calls.job_call(job_id))))
 
     def timeline(self, job_id: str) -> TimelineView:
-        """Where the time of a job went: stages that add up to the total, attempts, and the batch in which the job ended."""
+        """The timeline of a job: stages that add up to the total time, attempts, and the batch in which the job ended."""
         return protocol.timeline_of(self.send(calls.timeline_call(job_id)))
 
     def traceback(self, job_id: str) -> str:
-        """What the model's code raised in the job's last attempt. Raises `NotFound` unless the model keeps tracebacks."""
+        """The traceback of the model's code in the job's last attempt. Raises `NotFound` unless the model keeps tracebacks."""
         return protocol.accepted(self.send(calls.traceback_call(job_id))).content.decode()
 
     def jobs(
@@ -180,9 +182,9 @@ class Client(Sender):
         limit: int = 100,
         ids: Iterable[str] | None = None,
     ) -> Iterator[JobHandle]:
-        """Every job that the gateway still knows, newest first, fetched in pages of `limit` as the iteration goes on.
+        """All stored jobs, newest first, fetched in pages of `limit` during the iteration.
 
-        With `ids`: these jobs, in this order, read a hundred at a time; those that the gateway does not know are left out.
+        With `ids`: these jobs, in this order, a hundred per request; unknown jobs are left out.
         """
         for call in () if ids is None else calls.many_calls(ids):
             for row in protocol.rows_of(self.send(call)):
@@ -197,7 +199,7 @@ class Client(Sender):
             after = protocol.next_page(answer)
 
     def cancel_tagged(self, tag: str, *, model: str | None = None) -> CancelledJobs:
-        """Cancel every job of this tag that has not ended, in as many requests as it takes."""
+        """Cancel all open jobs with this tag, in as many requests as needed."""
         return CancelledJobs(*self.follow(flows.cancelled_flow(partial(calls.cancel_tagged_call, tag, model))))
 
     def models(self) -> list[dict[str, Any]]:
@@ -211,37 +213,37 @@ class Client(Sender):
     def load_version(
         self, model: str, version: str, source: str, *, settings: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The model, with a further version, which its workers begin to load from `source` below their `model_dir`."""
+        """Load another version from `source` below the workers' `model_dir`; returns the model, before the load is done."""
         return protocol.object_of(self.send(calls.load_call(model, version, source, settings=settings or {})))
 
     def switch_version(self, model: str, version: str) -> dict[str, Any]:
-        """The model, which now serves `version` to callers that name none. Raises `Conflict` unless that version is ready."""
+        """Make `version` the default one; returns the model. Raises `Conflict` unless the version is ready."""
         return protocol.object_of(self.send(calls.switch_call(model, version)))
 
     def unload_version(self, model: str, version: str) -> dict[str, Any]:
-        """The model without that version. Jobs that wait for the version still run."""
+        """Unload a version; returns the model. Waiting jobs of the version still run."""
         return protocol.object_of(self.send(calls.unload_call(model, version)))
 
     def scale_model(self, model: str, slots: int | Literal["auto"], *, version: str | None = None) -> dict[str, Any]:
-        """The model, of whose version (without one: the default) each worker process is to have so many `slots`.
+        """Set the `slots` of a version (without one: the default) in each worker process; returns the model.
 
-        With 0 its jobs wait. With `"auto"` the settings say the number again, or the work. A slot that goes ends what it runs.
+        With 0 its jobs wait. With `"auto"` the settings, or the work, decide again. A removed slot finishes its batch.
         """
         return protocol.object_of(self.send(calls.scale_call(model, slots, version)))
 
     def unload_model(self, model: str) -> dict[str, Any]:
-        """No new jobs for the model from now on; those that wait still run. `rollout` says what is left."""
+        """Stop new jobs for the model; waiting jobs still run. `rollout` shows what is left."""
         return protocol.object_of(self.send(calls.unload_model_call(model)))
 
     def rollout(self, model: str) -> dict[str, Any]:
-        """What was changed at run time: versions loaded, numbers of slots, and how far each unloaded version is.
+        """The changes at run time: loaded versions, numbers of slots, and the state of each unloaded version.
 
         Raises `NotFound` once a model that no settings name is gone.
         """
         return protocol.object_of(self.send(calls.rollout_call(model)))
 
     def reset_model(self, model: str) -> dict[str, Any]:
-        """The model as the settings declare it, without its rollout. Jobs that wait for other versions still run."""
+        """Undo the rollout; returns the model as the settings declare it. Waiting jobs of other versions still run."""
         return protocol.object_of(self.send(calls.reset_call(model)))
 
     def split_model(
@@ -253,40 +255,41 @@ class Client(Sender):
         shadow: Mapping[str, Any] | None = None,
         canary: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The split by which requests that name no version are divided from now on; `weights` are percent by version.
+        """Split requests that name no version, by `weights` in percent by version; returns the split.
 
-        `sticky`: a header; requests with the same value of it get the same version. `shadow`: `version` and `share`. `canary`:
-        `version`, and what else `PUT /v1/models/{model}/split` takes. Raises `InvalidInput`, `NotFound`, and `Conflict` for a
-        version that is not ready.
+        `sticky`: a header; requests with the same value get the same version. `shadow`: `version` and `share`. `canary`:
+        `version`, and the other members of `PUT /v1/models/{model}/split`. Raises `InvalidInput`, `NotFound`, and `Conflict`
+        for a version that is not ready.
         """
         return protocol.object_of(self.send(calls.split_call(model, weights, sticky, shadow, canary)))
 
     def split(self, model: str) -> dict[str, Any]:
-        """The shares of the versions, how their jobs ended, and what was decided why. Raises `NotFound` without a split."""
+        """The shares of the versions, the ends of their jobs, and the decisions. Raises `NotFound` without a split."""
         return protocol.object_of(self.send(calls.split_view_call(model)))
 
     def end_split(self, model: str) -> None:
-        """Requests that name no version go to the default version again. Raises `NotFound` without a split."""
+        """End the split: requests that name no version get the default one. Raises `NotFound` without a split."""
         self.send(calls.end_split_call(model))
 
     def ask_profile(self, model: str, *, version: str | None = None) -> dict[str, Any]:
-        """The request that each slot of the version records its next batch. `profile` shows what the slots recorded."""
+        """Ask each slot of the version to record its next batch; returns the request. `profile` shows the recordings."""
         return protocol.object_of(self.send(calls.ask_profile_call(model, version)))
 
     def profile(self, model: str) -> dict[str, Any]:
-        """The last request, and the state of each slot: armed, or done, with the folder and the seconds per stage."""
+        """The last request, and the state of each slot: armed, or done with the folder and the seconds per stage."""
         return protocol.object_of(self.send(calls.profile_call(model)))
 
     def workers(self) -> list[dict[str, Any]]:
-        """One object per worker that lives. The key needs the role `manage`."""
+        """One object per live worker. The key needs the role `manage`."""
         return protocol.rows_of(self.send(calls.workers_call()))
 
     def history(
         self, model: str | None = None, *, range_s: int | None = None, since: Moment | None = None, until: Moment | None = None
     ) -> dict[str, Any]:
-        """What happened lately to a model, or to all together, in steps: lists by name, as `GET /v1/history` has them.
+        """The recent history of a model, or of all together, in steps: lists by name, as in `GET /v1/history`.
 
-        The last `range_s` seconds (an hour), or what happened from `since` on; up to `until`, or now. Raises `NotFound`.
+        It covers the last `range_s` seconds (default: an hour), or the time since `since`; up to `until`, or now. Raises
+        `NotFound`.
         """
         return protocol.object_of(self.send(calls.history_call(model, range_s, since, until)))
 
@@ -297,10 +300,11 @@ class Client(Sender):
         *,
         options: RunOptions | None = None,
     ) -> RunHandle:
-        """A run over many inputs: values, the path of a local file, or the id of an uploaded one. Returns once it is stored.
+        """Start a run over many inputs: values, the path of a local file, or the id of an uploaded one. Returns once it is
+        stored.
 
-        Raises `BadRequest` for a file that cannot be read, and for bytes and Paths among the values, which are no rows.
-        `for result in run` waits for the end of the run and gives one result per input, in order.
+        Raises `BadRequest` for an unreadable file, and for bytes and Paths among the values, which cannot be rows.
+        `for result in run` waits for the end of the run and yields one result per input, in order.
         """
         wanted = options or RunOptions()
         if runs.is_file_id(inputs):
@@ -318,7 +322,7 @@ class Client(Sender):
         return RunHandle(self, runs.run_of(self.send(runs.read_call(run_id))))
 
     def runs(self, *, status: str | None = None, tag: str | None = None, limit: int = 100) -> Iterator[RunHandle]:
-        """Every run that the gateway still knows, newest first, fetched in pages of `limit` as the iteration goes on."""
+        """All stored runs, newest first, fetched in pages of `limit` during the iteration."""
         after: str | None = ""
         while after is not None:
             answer = self.send(runs.page_call(status=status, tag=tag, after=after, limit=limit))
@@ -327,7 +331,7 @@ class Client(Sender):
             after = protocol.next_page(answer)
 
     def cancel_runs(self, tag: str) -> CancelledRuns:
-        """Cancel every run of this tag that has not ended, in as many requests as it takes."""
+        """Cancel all open runs with this tag, in as many requests as needed."""
         return CancelledRuns(*self.follow(flows.cancelled_flow(partial(runs.cancel_tagged_call, tag))))
 
     def _run(self, model: str, file_id: str, options: RunOptions, *, rows: int | None) -> RunHandle:

@@ -46,7 +46,7 @@ class RanIn:
 
 @dataclass(frozen=True, slots=True)
 class StageJobView:
-    """A stage of a pipeline, and the job that runs it. `id` is empty before its submit; `took_s` None until its end."""
+    """A stage of a pipeline, and the job that runs it. `id`: empty before its submit; `took_s`: None until its end."""
 
     stage: str
     model: str = ""
@@ -60,7 +60,7 @@ class StageJobView:
 class TimelineView:
     """The stages add up to `total_s`. `slowest` names one of them, `summary` explains it in a sentence.
 
-    `stage_jobs`: what a pipeline's job runs; empty for other models.
+    `stage_jobs`: the jobs of a pipeline's stages; empty for other models.
     """
 
     id: str

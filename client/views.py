@@ -31,7 +31,7 @@ class BatchView:
 
 @dataclass(frozen=True, slots=True)
 class ProgressView:
-    """What the job's handler said last of how far it is: a `fraction` from 0 to 1, and a `note`."""
+    """The last progress that the job's handler reported: a `fraction` from 0 to 1, and a `note`."""
 
     fraction: float
     note: str = ""
@@ -73,7 +73,7 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class CancelledJobs:
-    """What a cancel of many did: jobs that waited and have ended, and running jobs that will end with their batch."""
+    """The result of cancelling many jobs: waiting jobs that have ended, and running jobs that will end with their batch."""
 
     cancelled: int
     requested: int

@@ -1,1 +1,1 @@
-"""One job or run as its submitter holds it, and what comes of it bit by bit."""
+"""Handles on jobs and runs, their streams, and the client's groups of operators' calls."""

@@ -1,5 +1,5 @@
 # Generated from client/handles/job_handle_aio.py by `make sync-client`. Change that file, not this one.
-"""One job as the client sees it: its state, its result, and what happens to it."""
+"""One job as the client sees it: its state, its result, and its events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class JobHandle:
-    """One job of one client. `view` is the job as last seen; `wait`, `result`, `cancel` and `refresh` update it."""
+    """One job of one client. `view`: the job as last seen; `wait`, `result`, `cancel` and `refresh` update it."""
 
     def __init__(self, client: Client, view: JobView) -> None:
         self._client = client
@@ -41,14 +41,14 @@ class JobHandle:
         return self.view.status
 
     def refresh(self) -> JobView:
-        """Ask the gateway for the job as it is now."""
+        """Ask the gateway for the current state of the job."""
         self.view = protocol.job_of(self._client.send(calls.poll_call(self.view)))
         return self.view
 
     def wait(self, timeout_s: float | None = None, *, progress: bool = False) -> JobView:
-        """The job at its end, whatever its final status. Raises `WaitTimeout` when `timeout_s` passes first.
+        """Wait for the job's end, with any final status. Raises `WaitTimeout` when `timeout_s` passes first.
 
-        `progress`: show a bar with what the job's handler reports, at a terminal or in a notebook.
+        `progress`: show a bar of the handler's progress, at a terminal or in a notebook.
         """
         if progress and display.is_watched():
             self._show_progress(timeout_s)
@@ -73,16 +73,17 @@ class JobHandle:
         return ended.value
 
     def events(self, *, last_event_id: str = "") -> Iterator[JobEvent]:
-        """What happens to the job, up to its `end`, also over lost connections: `status`, `progress`, `chunk`, `restart`.
+        """The events of the job up to its `end`, across lost connections: `status`, `progress`, `chunk`, `restart`.
 
-        With the `id` of an event it begins behind that one. Raises `GatewayUnreachable` after several tries without an event.
+        With the `id` of an event, it begins after that one. Raises `GatewayUnreachable` after several attempts without an
+        event.
         """
         for event in stream.events(self._client, self.id, last_event_id):
             self.view = job_events.seen(event) or self.view
             yield event
 
     def stream(self, *, on_restart: OnRestart | None = None) -> Iterator[Any]:
-        """The chunks that the job yields; see `Client.stream`. Whoever stops reading does not cancel the job."""
+        """The chunks that the job yields; see `Client.stream`. Closing the iterator does not cancel the job."""
         yield from stream.chunks(self.events(), on_restart)
 
     def timeline(self) -> TimelineView:
@@ -90,12 +91,12 @@ class JobHandle:
         return self._client.timeline(self.id)
 
     def cancel(self) -> JobView:
-        """The job, cancelled at once if it waits, or at its batch's end if it runs. `Conflict` if the job ended otherwise."""
+        """Cancel the job: at once if it waits, at its batch's end if it runs. Raises `Conflict` if the job ended otherwise."""
         self.view = protocol.job_of(self._client.send(calls.cancel_call(self.view)))
         return self.view
 
     def replay(self, *, version: str | None = None, idempotency_key: str | None = None) -> JobHandle:
-        """A new job with the input of this one, which must have ended without an output.
+        """Submit a new job with the input of this one, which must have ended without an output.
 
         Raises `Conflict` if that input is no longer stored.
         """

@@ -30,7 +30,7 @@ class Keys:
         expires_at: str | None = None,
         webhook: str | None = None,
     ) -> dict[str, Any]:
-        """Make a key. Its secret is in `key` of what returns, and never again. `expires_at` is an ISO date with an offset.
+        """Make a key. Only this result contains its secret, as `key`. `expires_at`: an ISO date with an offset.
 
         Raises `Conflict` if there is a key with this id.
         """
@@ -45,11 +45,11 @@ class Keys:
         return protocol.object_of(self._client.send(calls.add_key_call(key_id, roles, settings)))
 
     def all(self) -> list[dict[str, Any]]:
-        """The keys of the gateway's settings and those that were made at run time, without their secrets."""
+        """The keys of the gateway's settings and those made at run time, without their secrets."""
         return protocol.rows_of(self._client.send(calls.keys_call()))
 
     def revoke(self, key_id: str) -> dict[str, Any]:
-        """End a key and what waits or streams for it, at every gateway within `within_s` seconds of what returns.
+        """End a key and its waiting requests and streams, at every gateway within the result's `within_s` seconds.
 
         Raises `NotFound`, and `Conflict` for a key of the settings.
         """

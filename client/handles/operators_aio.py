@@ -1,4 +1,4 @@
-"""What operators do to models and workers that serve and to the failed inbox, and the log of it all."""
+"""Operators' calls for models, workers and the failed inbox, and their audit log."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ class AsyncOperators:
         self._client = client
 
     async def pause(self, model: str) -> dict[str, Any]:
-        """The model. Its jobs are accepted and wait until `resume`; what runs already ends. Raises `NotFound`."""
+        """Pause and return the model. Its jobs are accepted and wait until `resume`; running jobs end. Raises `NotFound`."""
         return protocol.object_of(await self._client.send(calls.act_call("models", model, "pause")))
 
     async def resume(self, model: str) -> dict[str, Any]:
-        """The model, whose jobs run again."""
+        """Resume and return the model."""
         return protocol.object_of(await self._client.send(calls.act_call("models", model, "resume")))
 
     async def limit(self, model: str, **limits: float | None) -> dict[str, Any]:
-        """The model, with these limits for the jobs that come from now on, such as `max_queue_depth=500`; None: as in settings.
+        """Set limits for future jobs, such as `max_queue_depth=500`; None: as in the settings. Returns the model.
 
         Raises `InvalidInput`, which names the limits that can be changed.
         """
         return protocol.object_of(await self._client.send(calls.limits_call(model, limits)))
 
     async def purge(self, model: str) -> int:
-        """Cancel all jobs of the model that wait, in steps of up to 500. How many were cancelled."""
+        """Cancel all waiting jobs of the model, in steps of up to 500; returns how many were cancelled."""
         cancelled, has_more = 0, True
         while has_more:
             step = protocol.object_of(await self._client.send(calls.act_call("models", model, "purge")))
@@ -42,20 +42,20 @@ class AsyncOperators:
         return cancelled
 
     async def drain(self, worker: str) -> dict[str, Any]:
-        """Have a worker end what it holds and take nothing more, until `resume_worker`. Raises `NotFound`."""
+        """Have a worker finish its jobs and take no more until `resume_worker`. Raises `NotFound`."""
         return protocol.object_of(await self._client.send(calls.act_call("workers", worker, "drain")))
 
     async def resume_worker(self, worker: str) -> dict[str, Any]:
         return protocol.object_of(await self._client.send(calls.act_call("workers", worker, "resume")))
 
     async def audit(self, *, before: int | None = None, limit: int = 100) -> list[dict[str, Any]]:
-        """The newest acts of operators before the one with this number, newest first, at most 200."""
+        """The acts of operators before the one with this number, newest first, at most 200."""
         return protocol.rows_of(await self._client.send(calls.audit_call(before, limit)))
 
 
 class AsyncFailedInbox:
-    """`client.failed`: jobs without an output, until they are replayed or dismissed: those of the key's owner, or of all owners
-    for a key with the role manage.
+    """`client.failed`: jobs without an output, until they are replayed or dismissed. A key sees its owner's jobs, or all jobs
+    with the role manage.
     """
 
     def __init__(self, client: AsyncClient) -> None:
@@ -64,9 +64,9 @@ class AsyncFailedInbox:
     async def jobs(
         self, model: str | None = None, *, group: str | None = None, fault: Literal["caller", "model"] | None = None
     ) -> AsyncIterator[dict[str, Any]]:
-        """The jobs as `GET /v1/failed` has them, newest first, read as the iteration goes on. Raises `NotFound`.
+        """The jobs as in `GET /v1/failed`, newest first, read during the iteration. Raises `NotFound`.
 
-        `group`: those with one fault, by the `group` that each job has. `fault`: whose it is.
+        `group`: only jobs with this `group`, which share a fault. `fault`: only faults of this side.
         """
         after, has_more = "", True
         while has_more:
@@ -78,12 +78,12 @@ class AsyncFailedInbox:
                     yield job
 
     async def dismiss(self, jobs: Iterable[str]) -> int:
-        """Take these jobs off the inbox; they stay as they are. How many were there. Raises `NotFound`."""
+        """Take these jobs off the inbox without changing them; returns how many were in it. Raises `NotFound`."""
         parts = [protocol.object_of(await self._client.send(call)) for call in calls.dismiss_calls(jobs)]
         return sum(int(part["done"]) for part in parts)
 
     async def dismiss_all(self, model: str, *, group: str = "") -> int:
-        """Take all jobs of the model, or those of a group, off the inbox, in steps. How many. Raises `NotFound`."""
+        """Take all jobs of the model, or of a group, off the inbox, in steps; returns how many. Raises `NotFound`."""
         done, before, has_more = 0, "", True
         while has_more:
             step = protocol.object_of(await self._client.send(calls.dismiss_all_call(model, group, before)))

@@ -51,12 +51,12 @@ class RunHandle:
         return rows
 
     def refresh(self) -> RunView:
-        """Ask the gateway for the run as it is now."""
+        """Ask the gateway for the current state of the run."""
         self.view = runs.run_of(self._client.send(runs.read_call(self.id)))
         return self.view
 
     def wait(self, timeout_s: float | None = None, *, on_progress: OnProgress | None = None, progress: bool = False) -> RunView:
-        """The run at its end, whatever its final status. Raises `RunTimeout` when `timeout_s` passes first.
+        """Wait for the run's end, with any final status. Raises `RunTimeout` when `timeout_s` passes first.
 
         `progress`: show a bar of the rows, at a terminal or in a notebook.
         """
@@ -74,22 +74,22 @@ class RunHandle:
         return self.view
 
     def cancel(self) -> RunView:
-        """The run with the cancel request recorded. Raises `Conflict` if the run ended otherwise."""
+        """Record a cancel request and return the run. Raises `Conflict` if the run ended otherwise."""
         self.view = runs.run_of(self._client.send(runs.cancel_call(self.id)))
         return self.view
 
     def retry_failed(self) -> RunHandle:
-        """A new run over the failed rows of this completed one, which publishes the output of all rows again.
+        """Start a run over the failed rows of this completed one; it publishes the output of all rows again.
 
-        Raises `Conflict` if there is nothing to run again, and `Gone` if the output is kept no longer.
+        Raises `Conflict` without failed rows, and `Gone` if the output is no longer kept.
         """
         view = runs.run_of(self._client.send(runs.retry_call(self.id)))
         return RunHandle(self._client, view, rows=self._rows, output_format=self._format)
 
     def save(self, output: Path, errors: Path | None = None) -> None:
-        """Put the output of the run, once it has ended, at this path; and the file on its failed rows, if there are any.
+        """Save the output of the ended run at this path, and the file of its failed rows, if any.
 
-        Each appears as a whole, in place of what was there. Raises `BadRequest` for a path that cannot be written.
+        Each file appears complete and replaces an existing one. Raises `BadRequest` for a path that cannot be written.
         """
         for link, path in ((self.view.output, output), (self.view.errors, errors)):
             if link and path is not None:
@@ -97,7 +97,7 @@ class RunHandle:
                     self._client.download(link, file)
 
     def __iter__(self) -> Iterator[Any]:
-        """Raises `RunEnded` for a run that was not completed."""
+        """Raises `RunEnded` for a run that is not completed."""
         runs.check_iterable(self._format)
         view = runs.require_completed(self.view if self.view.final else self.wait())
         errors, rows = self._client.lines(view.errors), runs.OutputRows()

@@ -20,7 +20,7 @@ _PAUSES = Backoff(0.05, 5.0)
 
 
 def events(client: Client, job_id: str, last_event_id: str) -> Iterator[JobEvent]:
-    """What happens to the job behind that event, up to its end. After a lost connection it goes on where it was."""
+    """The events of the job after that one, up to its end. After a lost connection it continues where it stopped."""
     failures = BackoffCounter(_PAUSES)
     while True:
         try:
@@ -35,12 +35,12 @@ def events(client: Client, job_id: str, last_event_id: str) -> Iterator[JobEvent
         except GatewayUnreachable:
             if failures.failures >= job_events.MOST_FAILURES:
                 raise
-        # A gateway that stops closes its streams; another one goes on with them.
+        # A gateway that stops closes its streams; another one continues them.
         time.sleep(failures.count_failure())
 
 
 def predicted(client: Client, call: HttpCall) -> Iterator[JobEvent]:
-    """The events of the job that the prediction makes."""
+    """The events of the prediction's job."""
     job_id = last_event_id = ""
     try:
         for line in client.streamed(job_events.as_stream(call)):

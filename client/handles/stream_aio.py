@@ -19,7 +19,7 @@ _PAUSES = Backoff(0.05, 5.0)
 
 
 async def events(client: AsyncClient, job_id: str, last_event_id: str) -> AsyncIterator[JobEvent]:
-    """What happens to the job behind that event, up to its end. After a lost connection it goes on where it was."""
+    """The events of the job after that one, up to its end. After a lost connection it continues where it stopped."""
     failures = BackoffCounter(_PAUSES)
     while True:
         try:
@@ -34,12 +34,12 @@ async def events(client: AsyncClient, job_id: str, last_event_id: str) -> AsyncI
         except GatewayUnreachable:
             if failures.failures >= job_events.MOST_FAILURES:
                 raise
-        # A gateway that stops closes its streams; another one goes on with them.
+        # A gateway that stops closes its streams; another one continues them.
         await asyncio.sleep(failures.count_failure())
 
 
 async def predicted(client: AsyncClient, call: HttpCall) -> AsyncIterator[JobEvent]:
-    """The events of the job that the prediction makes."""
+    """The events of the prediction's job."""
     job_id = last_event_id = ""
     try:
         async for line in client.streamed(job_events.as_stream(call)):

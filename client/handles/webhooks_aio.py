@@ -1,4 +1,4 @@
-"""The webhooks of the caller's jobs and runs: their secret, their delivery logs, and events that could not be delivered."""
+"""The webhooks of the caller's jobs and runs: their secrets, delivery logs, and undelivered events."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 class AsyncWebhooks:
-    """`ids` are those of jobs and of runs. The logs are as docs/reference/webhooks.md describes them."""
+    """`ids` may be of jobs and of runs. docs/reference/webhooks.md describes the logs."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
 
     async def secrets(self) -> list[str]:
-        """What receivers verify events with, the newest first: two while the operator rotates the signing key.
+        """The secrets that verify events, the newest first: two while the operator rotates the signing key.
 
-        Raises `NotFound` where webhooks are off.
+        Raises `NotFound` if webhooks are off.
         """
         return [str(key) for key in protocol.object_of(await self._client.send(calls.webhook_secret_call()))["keys"]]
 
@@ -29,7 +29,7 @@ class AsyncWebhooks:
         return protocol.object_of(await self._client.send(calls.event_log_call(job_or_run)))
 
     async def undelivered(self) -> AsyncIterator[dict[str, Any]]:
-        """The logs of the events that were given up, newest first, fetched in pages as the iteration goes on."""
+        """The logs of undelivered events, newest first, fetched in pages during the iteration."""
         after: str | None = ""
         while after is not None:
             answer = await self._client.send(calls.undelivered_call(after))
@@ -38,11 +38,11 @@ class AsyncWebhooks:
             after = protocol.object_of(answer).get("next_after")
 
     async def replay(self, ids: Iterable[str]) -> int:
-        """Have the last events of these be sent once more, if they were delivered or given up; returns how many."""
+        """Send the last events of these once more, if they were delivered or given up; returns how many."""
         parts = [protocol.object_of(await self._client.send(call)) for call in calls.event_calls("replay", ids)]
         return sum(int(part["replayed"]) for part in parts)
 
     async def dismiss(self, ids: Iterable[str]) -> int:
-        """Take events that were given up off the list; returns how many."""
+        """Take undelivered events off the list; returns how many."""
         parts = [protocol.object_of(await self._client.send(call)) for call in calls.event_calls("dismiss", ids)]
         return sum(int(part["dismissed"]) for part in parts)
