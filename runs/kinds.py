@@ -37,9 +37,8 @@ class RunKind:
     raises for faults of the input. `claim_output`: the output of a run whose rows begin in that line, with the state folder of
     this process; raises `Conflict` if it exists, or belongs to another run. `check`: called before the run's model is looked
     up; raises for an input that cannot run. `unreached`: by the state of an early end, the error of the rows that were not
-    reached; the run then publishes its output.
-    A run that ends in another state is left for a resume. `is_limited`: too many failed rows end a run. `has_manifest`: a
-    manifest is written beside the output. `has_parts`: the input may be split.
+    reached; the run then publishes its output. A run that ends in another state is left for a resume. `is_limited`: too many
+    failed rows end a run. `has_manifest`: a manifest is written beside the output. `has_parts`: the input may be split.
     """
 
     open_source: Callable[[RunSpec, dict[str, Any] | None], tuple[RowSource, int | None]]

@@ -33,8 +33,7 @@ LOOK_S, QUIET_S = 0.02, 0.5
 @dataclass(frozen=True, slots=True)
 class ListeningSocket:
     """A bound socket and the ASGI application behind it. `event` is logged once it listens, with the URL, which ends with
-    `path`,
-    and with its own rule of access, if it has one.
+    `path`, and with its own rule of access, if it has one.
     """
 
     socket: socket.socket
@@ -58,8 +57,7 @@ class GatewayServer(uvicorn.Server):
     """On a stop signal it first turns readiness off. Once a second it disconnects slow clients.
 
     `asides` and `beside` are served too, by the same loop; `access` is the rule of access that the start-up line prints. `wake`
-    wakes
-    every waiting request, which then checks whether it may continue to wait.
+    wakes every waiting request, which then checks whether it may continue to wait.
     """
 
     def __init__(

@@ -31,8 +31,7 @@ class WordsPart:
 
     `word` reads the request's parameters for the extension, given the draft and its model's name; raises a refusal. `is_asked`:
     whether to ask it about requests that have no such parameters and do not wait for an output. `kept`: the word of a job that
-    was stored
-    before. `refusals`: the errors for jobs of a model that the extension's functions refused to store.
+    was stored before. `refusals`: the errors for jobs of a model that the extension's functions refused to store.
     """
 
     word: Callable[[Mapping[str, str], Draft, str], str]

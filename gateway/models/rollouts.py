@@ -93,9 +93,8 @@ class Rollouts:
 
     async def scale(self, model: str, request: Request, caller: CallerParam) -> Response:
         """`{"workers": 2, "version": "1"}`: the version's number of slots in each worker process; without `version`, the
-        default
-        one's. With 0 its jobs wait. With `"auto"` the settings, or the work, decide again. A slot that is removed finishes
-        its batch.
+        default one's. With 0 its jobs wait. With `"auto"` the settings, or the work, decide again. A slot that is removed
+        finishes its batch.
         """
         await self._registry.find(model)
         body = await read_object(request)

@@ -39,12 +39,11 @@ async def no_input(_: VersionEntry) -> Payload:
 class Draft(Struct, frozen=True, kw_only=True):
     """The job that a request asks for, independent of its protocol.
 
-    `version`: as the caller named it; empty: the default, or a chosen one. `kind`: the kind of request; requests of
-    different kinds share no idempotency key. `is_awaited`: the caller waits for the output, and so extensions are asked
-    only if the request says something to them. `headers`: for choosers of versions, and for the model; `head`: for the gateway,
-    which reads the key and the trace.
-    `scope` receives the trace for the response. `key` replaces the key in the head. `said` replaces the input in the
-    comparison of two requests with one key. `words`: read only by the extensions' functions in the store, by the
+    `version`: as the caller named it; empty: the default, or a chosen one. `kind`: the kind of request; requests of different
+    kinds share no idempotency key. `is_awaited`: the caller waits for the output, and so extensions are asked only if the
+    request says something to them. `headers`: for choosers of versions, and for the model; `head`: for the gateway, which reads
+    the key and the trace. `scope` receives the trace for the response. `key` replaces the key in the head. `said` replaces the
+    input in the comparison of two requests with one key. `words`: read only by the extensions' functions in the store, by the
     extension's name. `settled`: set if several drafts of one request share one look-up.
     """
 
