@@ -1,4 +1,4 @@
-"""The rate that the load generator can reach, measured against a server that does nothing, and whether a load came near it."""
+"""Measures the rate that the load generator can reach against an idle server, and judges whether a load came near it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _MAX_CEILING_SHARE = 0.8
 
 
 async def measure_ceiling(assignment: Assignment) -> float | None:
-    """Requests per second that one generator process can send with a core of its own; None if that could not be measured.
+    """Requests per second that one generator process can send with its own core; None if that could not be measured.
 
-    This is the number of requests in a closed loop divided by their CPU seconds, so it also holds for a machine that does other
-    work meanwhile. Here each call is one request; a call of an asynchronous client takes several.
+    This is the number of requests in a closed loop divided by their CPU seconds, so other work on the machine does not
+    change it. Here each call is one request; a call of an asynchronous client takes several.
     """
     shape = Shape(duration_s=_SECONDS, warm_up_s=0.0, concurrency=_CONNECTIONS, drain_s=1.0)
     async with _null_server() as port, started_generators(1, lambda progress: None) as few:

@@ -1,4 +1,4 @@
-"""What penstock's answers hold beside their status: the `Server-Timing` of predictions and the ids of jobs."""
+"""The details of penstock's answers: the `Server-Timing` of predictions and the ids of jobs."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def _errors(calls: Sequence[CompletedCall], offered: int) -> dict[str, int]:
 
 
 def series(load: MergedTally, calls: Sequence[CompletedCall], seconds: float) -> list[Second]:
-    """One entry for each second that has begun."""
+    """One entry per started second."""
     count = math.ceil(seconds)
     due: defaultdict[int, list[float]] = defaultdict(list)
     for call in calls:
@@ -134,7 +134,7 @@ def within(steps: Sequence[Step], seconds: float) -> list[Step]:
 
 
 def cdf(calls: Sequence[CompletedCall], seconds: float) -> list[tuple[float, float]]:
-    """Pairs of milliseconds and the share of good answers that took no longer; points are denser towards the slow end."""
+    """Pairs of milliseconds and the share of good answers within them; points are denser towards the slow end."""
     ordered = sorted(call.latency_s for call in calls if call.good and 0.0 <= call.due_at < seconds)
     if not ordered:
         return []

@@ -1,4 +1,4 @@
-"""The generator processes of one load, seen from the process that starts them: they share a schedule and stop together."""
+"""Starts the generator processes of one load, which share a schedule and stop together."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def started_generators(count: int, on_progress: Callable[[LoadProgress], N
     started: list[asyncio.subprocess.Process] = []
     try:
         for _ in range(count):
-            # In a session of its own, so that Ctrl-C reaches only this process, which then stops the generators in order.
+            # In a new session, so that Ctrl-C reaches only this process, which then stops the generators in order.
             started.append(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, start_new_session=True))
         yield Generators(started, on_progress)
     finally:

@@ -1,6 +1,6 @@
 """A process that sends one part of a load. Its assignment comes over stdin; progress and the tally leave over stdout.
 
-It is a process of its own, so that drawing progress and reading the machine's counters do not delay requests.
+It is a separate process, so that drawing progress and reading the machine's counters do not delay requests.
 """
 
 from __future__ import annotations

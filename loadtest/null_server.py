@@ -1,4 +1,4 @@
-"""A server that answers every request at once with the same few bytes, to measure what a load generator can send at most.
+"""A server that answers every request at once with the same few bytes, to measure the maximum rate of a load generator.
 
 The server prints its port.
 """

@@ -1,4 +1,4 @@
-"""From the options of the command line to a load test that can run: defaults, checks, questions to the server."""
+"""From the command line's options to a load test: defaults, checks, and requests to the server."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _tensors(base: str, model: str) -> list[Mapping[str, Any]]:
 
 
 def server_address(options: LoadOptions, gateway: str | None) -> str:
-    """`gateway` is the address of penstock's gateway, found as every command finds it."""
+    """`gateway`: the address of penstock's gateway, resolved as for every command."""
     if options.kind is Kind.PENSTOCK:
         return gateway or ""
     if options.kind is Kind.HTTP and "://" in options.subject:
@@ -184,14 +184,14 @@ def _headers(options: LoadOptions) -> dict[str, str]:
         if not colon or not name.strip() or not line.isascii() or not line.isprintable():
             raise BadRequest(f"--header {line!r} cannot be sent", hint="write it like --header 'Name: value'")
         headers[name.strip()] = value.strip()
-    # No other server may see a key of our gateway.
+    # Other servers must not see a key of our gateway.
     if options.kind is Kind.PENSTOCK and options.api_key:
         headers.setdefault("Authorization", f"Bearer {options.api_key}")
     return headers
 
 
 def describe_load(options: LoadOptions, shape: Shape) -> dict[str, object]:
-    """The load as reports repeat it, without options left to their default, and without headers, which may hold keys."""
+    """The load's options for reports, without defaults, and without headers, which may hold keys."""
     trace = options.arrivals.removeprefix(_TRACE) if shape.trace else None
     described = {
         "closed": options.closed,
@@ -209,7 +209,7 @@ def describe_load(options: LoadOptions, shape: Shape) -> dict[str, object]:
 
 
 def check_writable(path: Path | None) -> None:
-    """Raises `BadRequest` before the measurement rather than after it."""
+    """Raises `BadRequest` now rather than after the measurement."""
     if path is None:
         return
     folder = path.resolve().parent

@@ -42,8 +42,9 @@ class LoadOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """One second of the measured time. Percentiles are of the calls meant to leave in this second; answers and errors count in
-    the second in which they came."""
+    """One second of the measured time. Percentiles: of the calls due in this second. Answers and errors count in the second of
+    their arrival.
+    """
 
     at_s: float
     offered: int
@@ -70,7 +71,7 @@ class RateStep:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What the server says of itself. `queue`: from accepted to started. `run`: the model's stages, of the item's whole batch.
+    """The server's own figures. `queue`: from accepted to started. `run`: the model's stages, of the item's whole batch.
 
     `batch_sizes` and `reasons` count batches: an answer from a batch of n counts as 1/n. `stages_ms` are means per call, which
     add up, with `rest`, to the mean latency. `busy_share`: the share of the ready slots' time spent in the model's stages.
@@ -130,7 +131,7 @@ class Generator:
 
 @dataclass(frozen=True, slots=True)
 class TestSubject:
-    """What was measured. Slots, batch size and wait are known of penstock only."""
+    """The measured subject. Slots, batch size and wait are known only for penstock."""
 
     target: str
     url: str
@@ -147,8 +148,8 @@ class TestSubject:
 
 @dataclass(frozen=True, slots=True)
 class LoadTestResult:
-    """`load` repeats the options. `generator_limited`: the server must not be judged by this result. `foreign_share`: the share
-    of this machine's CPU that processes outside the measurement took."""
+    """`load` repeats the options. `generator_limited`: this result must not be used to judge the server. `foreign_share`: the
+    share of this machine's CPU that processes outside the measurement took."""
 
     subject: TestSubject
     load: dict[str, Any]

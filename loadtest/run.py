@@ -36,8 +36,9 @@ OnProgress = Callable[[float, LoadProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class LoadTest:
-    """`bodies` are sent in turn; empty: requests have no body. `description` is the load as reports repeat it. `roots` are
-    processes that are known to belong to the server."""
+    """`bodies` are sent in turn; empty: requests have no body. `description`: the load's options for reports. `roots`:
+    processes that belong to the server.
+    """
 
     adapter: ProtocolAdapter
     shape: Shape
@@ -61,7 +62,7 @@ class _Observations:
 
 
 async def run_load_test(test: LoadTest, on_progress: OnProgress) -> LoadTestResult:
-    """The result, also of a run that Ctrl-C ended early. A second Ctrl-C cancels the run.
+    """The result, even of a run that Ctrl-C ended early. A second Ctrl-C cancels the run.
 
     `on_progress` is called about once a second with the seconds since the warm-up began, and the progress of the load.
     """
@@ -207,7 +208,7 @@ def _subject(test: LoadTest) -> TestSubject:
 
 
 def _notes(test: LoadTest, seen: _Observations, inside: Inside | None) -> list[str]:
-    """What is missing from the result or doubtful, and why."""
+    """The missing or doubtful parts of the result, and why."""
     share = foreign_share(seen.watch.snapshots)
     server = [
         sample for snapshot in seen.watch.snapshots[:1] for sample in snapshot.processes.values() if sample.role != "generator"

@@ -1,4 +1,4 @@
-"""Processes of penstock under measurement: started with a configuration of their own, awaited, ended with their children."""
+"""Processes of penstock under measurement: started with their own configuration, awaited, ended with their children."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def free_port() -> int:
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """This process' environment without the variables that would point the stack at another store or configuration."""
+    """This process's environment without the variables that would select another store or configuration."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_") and name != "REDIS_URL"}
     return {**kept, **extra}
 

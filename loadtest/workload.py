@@ -1,4 +1,4 @@
-"""What a load test does: which calls, when, for how long; and how a user writes it. Pure."""
+"""The calls of a load test: their kind, times and duration; and the syntax in which a user writes them. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RATE_HINT = "write 200, 50..500 (10 steps), 50..500/4 (4 steps), 50,100,400 (th
 
 
 class Kind(StrEnum):
-    """The kind of server, by which the paths of calls are chosen."""
+    """The kind of server, which determines the paths of calls."""
 
     PENSTOCK = "penstock"
     TORCHSERVE = "torchserve"
@@ -40,7 +40,7 @@ class Arrivals(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A part of the measured time that is reported on its own. `rate`: requests per second to offer; 0: not prescribed."""
+    """A part of the measured time that is reported separately. `rate`: requests per second to offer; 0: not prescribed."""
 
     begins_s: float
     ends_s: float

@@ -50,7 +50,7 @@ class TimerAlarm:
 
 
 class LoopAlarm:
-    """A timer of the running event loop, and as exact as the loop's timers are; moments are those of `clock`."""
+    """A timer of the running event loop, as exact as the loop's timers; moments are those of `clock`."""
 
     def __init__(self, ring: Callable[[], None], clock: Callable[[], float]) -> None:
         self._ring = ring

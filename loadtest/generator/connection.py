@@ -84,7 +84,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self.busy:
-            # No request is under way, so this is no answer: some servers write an error before they close an idle connection.
+            # Without a request under way this is not an answer: some servers write an error before they close an idle
+            # connection.
             self.close()
             return
         try:

@@ -23,7 +23,7 @@ def nothing_follows(connection: Connection) -> bytes | None:
 
 
 class ResponseRecorder:
-    """Records answers, and the first body of each status, to show what a failure was about."""
+    """Records answers, and the first body of each status, to show the reason of failures."""
 
     def __init__(self) -> None:
         self.samples = Samples()
@@ -40,7 +40,7 @@ class ResponseRecorder:
 
 
 class LoadWire:
-    """Where a load goes. After an answer, `follow` returns the next request of the same call, or None.
+    """The target of a load. After an answer, `follow` returns the next request of the same call, or None.
 
     Tests pass a `clock`, `dial` and `alarm` of virtual time.
     """
@@ -89,7 +89,7 @@ class LoadLoop:
         return elapsed_s
 
     def stop(self, drain_s: float) -> None:
-        """No call leaves any more; calls under way have `drain_s` left."""
+        """Start no more calls; calls under way have `drain_s` left."""
         self._ends_at = min(self._ends_at, self._clock())
         self._arm(drain_s)
 

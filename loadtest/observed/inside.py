@@ -1,4 +1,4 @@
-"""What answers and job records say of the server's inside: queue wait, run time, batches, the split of the latency. Pure."""
+"""The server's inside from answers and job records: queue wait, run time, batches, the split of the latency. Pure."""
 
 from __future__ import annotations
 
@@ -103,5 +103,5 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def counter_increases(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """By how much each counter of the gateway rose, without those that did not."""
+    """The increase of each counter of the gateway that rose."""
     return {name: after[name] - before.get(name, 0.0) for name in sorted(after) if after[name] != before.get(name, 0.0)}

@@ -20,7 +20,7 @@ def now() -> str:
 
 
 def describe_machine() -> dict[str, Any]:
-    """What a reader needs to compare this measurement with one made elsewhere."""
+    """The facts that a reader needs to compare this measurement with one from another machine."""
     return {
         "date": now(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

@@ -104,7 +104,7 @@ class ProcessWatch:
 
 
 def role_of(command: Sequence[str], name: str) -> str:
-    """What a process of penstock does, for a child with the name of its model; the program's name of any other process."""
+    """The role of a process of penstock, for a child with its model's name; for other processes the program's name."""
     if stage_of(command) == "redis":
         return "store"
     if not any("penstock" in word for word in command):

@@ -1,4 +1,4 @@
-"""What a gateway of penstock says of the model under load: its version and slots, its counters, the records of its jobs."""
+"""What a gateway reports about the model under load: its version and slots, its counters, the records of its jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COUNTERS = {
     "penstock_settled_stale",
     "penstock_rejected",
 }
-# How long to wait for jobs that a submit-only load left in the queue.
+# The time to wait for jobs that a submit-only load left in the queue.
 _JOBS_END_S = 10.0
 
 

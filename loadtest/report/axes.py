@@ -11,13 +11,13 @@ from penstock.words import number
 # The width of a phone's column, where a unit is one pixel; charts are a little larger on wider screens.
 WIDTH, HEIGHT = 360.0, 210.0
 LEFT, RIGHT, TOP, FLOOR = 54.0, WIDTH - 12.0, 10.0, HEIGHT - 34.0
-# How wide a character of a label is, at least: enough to tell whether labels would overlap.
+# The minimum width of a character in a label, to tell whether labels would overlap.
 _CHARACTER = 6.4
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One SVG element. `title` is what a reader sees who points at it."""
+    """One SVG element. `title` is shown on hover."""
 
     tag: str
     attributes: Mapping[str, str]

@@ -1,7 +1,7 @@
 """Charts as shapes, which a template writes as SVG, legible at the width of a phone. Colours are classes of the stylesheet.
 
 SVG and not a charting library: the report needs no script, so it opens where scripts are forbidden (mail, artifacts of CI), it
-prints in black on white from a dark screen, and every point names itself when it is pointed at. Pure.
+prints in black on white from a dark screen, and every point shows its name on hover. Pure.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LEAST_WORDED = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """One curve; None breaks it. `dashed` is for lines that are there only to compare with."""
+    """One curve; None breaks it. `dashed` is for lines that only serve for comparison."""
 
     name: str
     color: str
@@ -108,7 +108,7 @@ def bar_chart(bars: Sequence[tuple[str, float]], *, x: str, y: str) -> Chart | N
 
 
 def stack(parts: Sequence[tuple[str, float]], *, words: Callable[[float], str]) -> Chart | None:
-    """One bar cut into its parts; the legend says what each part is."""
+    """One bar cut into its parts, which the legend names."""
     whole = sum(value for _, value in parts)
     if whole <= 0.0:
         return None
@@ -123,7 +123,7 @@ def stack(parts: Sequence[tuple[str, float]], *, words: Callable[[float], str]) 
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """One thing at (x, y); `title` is what a reader sees who points at it."""
+    """One thing at (x, y); `title` is shown on hover."""
 
     x: float
     y: float

@@ -88,7 +88,7 @@ def _memory_percent(result: LoadTestResult) -> Cell:
 
 
 def _gpu(value: Callable[[DeviceUse], float | None]) -> Callable[[LoadTestResult], Cell]:
-    """The mean over the devices of which it is known."""
+    """The mean over the devices with a known value."""
 
     def cell(result: LoadTestResult) -> Cell:
         known_values = [known for known in map(value, result.devices) if known is not None]

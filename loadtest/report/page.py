@@ -12,7 +12,7 @@ from penstock.loadtest.result import LoadTestResult, Second, Spread
 from penstock.words import milliseconds, number, per_second, percent, size
 
 _COLORS = ("c0", "c1", "c2", "c3", "c6", "c5", "c4")
-# A chart of more points than this is no clearer: the seconds of longer runs are grouped.
+# More points do not make a chart clearer, so the seconds of longer runs are grouped.
 _MOST_POINTS = 300
 _RANKS = ("mean", "p50", "p90", "p95", "p99", "p99.9", "max")
 _LABELS = {

@@ -1,4 +1,4 @@
-"""What a report consists of, and how it becomes one HTML file. The templates hold all HTML, and they escape all text."""
+"""The parts of a report, and their rendering as one HTML file. The templates hold all HTML and escape all text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """A table whose cells are worded already. A report leaves out a table without rows.
+    """A table of texts. A report leaves out a table without rows.
 
     `look` is a class of the stylesheet: numbers, words (the last column is text), reasons, or cards (one per row on a phone).
     """
@@ -37,7 +37,7 @@ class TextTable:
 
 @dataclass(frozen=True, slots=True)
 class ReportPage:
-    """All that a page shows. `tiles`: large figures with their names; those without text are left out."""
+    """The content of a page. `tiles`: large figures with their names; those without text are left out."""
 
     title: str
     heading: str
@@ -52,7 +52,7 @@ class ReportPage:
 
 
 def render_page(page: ReportPage, template: str, *, package: str = _PACKAGE) -> str:
-    """`package` is the one whose folder `templates` holds `template`."""
+    """`package`: its folder `templates` holds `template`."""
     return _environment(package).get_template(template).render(page=page)
 
 

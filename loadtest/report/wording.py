@@ -1,4 +1,4 @@
-"""What a report says about a whole result: what was asked, under which load, and whether the figures can be judged. Pure."""
+"""The sentences of a report about a whole result: subject, load, and whether the figures can be judged. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def load_line(result: LoadTestResult) -> str:
 
 
 def verdict(result: LoadTestResult) -> list[str]:
-    """Why the server must not be judged by this result; empty: it may."""
+    """Why this result must not be used to judge the server; empty: it may."""
     return [f"generator-limited: {reason}" for reason in result.generator.limits]
 
 
