@@ -1,4 +1,4 @@
-"""From measurements to candidates: which configurations are worth real load, in which order, and why the rest is not. Pure."""
+"""From measurements to candidates: the configurations that are worth real load, in order, and the reasons of the rest. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEAST_CONFIRMED, _MOST_CONFIRMED = 2, 5
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What predictions rest on. `stretch`: the factor by which batches took longer under real load than when measured alone."""
+    """The basis of predictions. `stretch`: the factor by which batches took longer under real load than alone."""
 
     engines: MeasuredEngines
     overheads: Overheads
@@ -55,8 +55,8 @@ def rank(
     is_over: Callable[[], bool],
 ) -> Ranking:
     """Simulates the configurations, those with the highest ceiling first, until `is_over`, but always the first one, so that a
-    slow machine has a candidate too. The rest is lost: for its ceiling if this lies below the best rate so far, otherwise
-    because the time was over."""
+    slow machine has a candidate too. The rest is lost: for a ceiling below the best rate so far, or because the time
+    was over."""
     ceilings = {choice: knowledge.stack_model(choice).ceiling_rps() for choice in choices}
     predicted: dict[Choice, Figures] = {}
     lost: dict[Choice, str] = {}
@@ -104,7 +104,7 @@ def _unseen(ceiling: float, best: float) -> str:
 
 
 def shortlist(ranking: Ranking) -> list[Choice]:
-    """In the order of their predictions, without those that differ from a better one only in their wait."""
+    """The candidates in the order of their predictions, without those that differ from a better one only in their wait."""
     return [choice for choice in ranking.order if choice not in stand_ins(ranking)]
 
 

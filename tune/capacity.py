@@ -1,4 +1,4 @@
-"""How many slots a rate needs: from the simulation, with the error that its predictions have shown. Pure."""
+"""The number of slots that a rate needs, from the simulation, with the observed error of its predictions. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.tune.simulation.predict import StackModel, highest_rate, predicted
 
 _JOBS = 1_500
 _SEEDS = (1, 2, 3)
-# A larger answer means several machines, whose number the user can work out by multiplication.
+# A larger answer means several machines, whose number the user can calculate.
 _MOST_SLOTS = 256
 
 
@@ -29,7 +29,7 @@ def capacity_of(
     if chosen is None:
         return None
     choice = chosen.choice
-    # The number of gateways is another question, so here requests reach the workers without a limit.
+    # The number of gateways is a separate question, so requests reach the workers without a limit here.
     overheads = replace(knowledge.overheads, per_item_s=0.0, per_batch_s=0.0)
     stack = replace(knowledge.stack_model(choice), overheads=overheads)
     error, basis = _error(stack, goal, chosen, observed)

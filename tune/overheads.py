@@ -1,4 +1,4 @@
-"""What penstock itself costs on this machine, measured with a model that does nothing."""
+"""The cost of penstock itself on this machine, measured with a model that does nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configurations that measurements rule out before any simulation, each with its reason in words. Pure."""
+"""Configurations that measurements rule out before any simulation, each with its reason. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MEMORY_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """Bytes that all children together may use; None: not known."""
+    """Bytes that all children together may use; None: unknown."""
 
     memory_bytes: int | None = None
     device_memory_bytes: int | None = None
@@ -80,7 +80,7 @@ def _why(
 
 
 def _from_one(choice: Choice, engines: MeasuredEngines, goal: Goal) -> str:
-    """An engine with several children was not measured: what rules out one child rules out several, which are never faster."""
+    """If one child is ruled out, several are too, because each is never faster. So they were not measured."""
     alone = engines.get((choice.engine, 1))
     return refused(alone, goal) if alone else ""
 
@@ -97,7 +97,7 @@ def _too_large(choice: Choice, measured: Measured, memory: MemoryBudget) -> str:
 
 
 def too_many(engine: EngineSettings, slots: int, alone: Measured, memory: MemoryBudget) -> str:
-    """Why this number of children would not fit into memory, by what one child takes; empty: it fits."""
+    """Why this number of children would not fit into memory, estimated from one child; empty: it fits."""
     return _too_large(Choice(engine, slots=slots), alone, memory)
 
 

@@ -1,4 +1,4 @@
-"""What a search is asked, and the time that it has."""
+"""The question of a search, and its budget of time."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from penstock.model_spec import ModelSpec
 from penstock.tune.result import Goal
 from penstock.workers.devices.machine import Machine
 
-# The name of the step, its progress from 0 to 1, and what the search does now.
+# The name of the step, its progress from 0 to 1, and the current action.
 OnProgress = Callable[[str, float, str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class TuneQuestion:
-    """What a search shall answer.
+    """The question of a search.
 
     `table` holds the settings of `[models.NAME]` as declared, `named` the dimensions that the user gave, already checked. The
-    search begins nothing after `budget_s`, but finishes what it has begun. The trial stacks live in `folder`, which must lie on
-    a real disk; None: the current folder.
+    search starts no step after `budget_s`, but finishes the current one. `folder`: for the trial stacks, on a real disk;
+    None: the current folder.
     """
 
     spec: ModelSpec
@@ -40,7 +40,7 @@ class TuneQuestion:
 
 @dataclass(slots=True)
 class SearchClock:
-    """The budget of time, and how long each step took."""
+    """The budget of time, and the duration of each step."""
 
     budget_s: float
     began_at: float

@@ -26,7 +26,7 @@ class ConfigurationVerdict(StrEnum):
 class Goal:
     """`percentile` of the latency must stay within `limit_s`. `min_rate`: the requests per second that are enough.
 
-    `rate`: requests per second for which the number of slots is asked. `tolerance`: how far answers may drift.
+    `rate`: requests per second for which the search finds the number of slots. `tolerance`: the accepted drift of answers.
     """
 
     percentile: float = 99.0
@@ -94,7 +94,7 @@ class BatchTime:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How far answers are from those of the reference engine: the largest difference, also relative to the largest value.
+    """The difference of answers from the reference engine's: the largest one, also relative to the largest value.
 
     `differing`: of `compared` values, those that are not numbers and differ.
     """
@@ -110,8 +110,8 @@ class Drift:
 class Measured:
     """An engine with `slots` children side by side, each running batches back to back. Memory is that of one child.
 
-    `device_memory_bytes` 0: not on a GPU, or not known. `calls`: what a child learned of the calls that it cut batches into, if
-    its batches took long enough. `error`: why the engine could not be measured; the rest is then empty.
+    `device_memory_bytes` 0: not on a GPU, or not known. `calls`: what a child learned about the calls that it cuts batches
+    into, if its batches took long enough. `error`: why the engine could not be measured; the rest is then empty.
     """
 
     engine: EngineSettings
@@ -146,7 +146,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One point of the space and what is known of it. `predicted` is from simulation, `confirmed` from real load, `rerun` from
+    """One point of the space, with its figures. `predicted` is from simulation, `confirmed` from real load, `rerun` from
     the winner's second run. `stages_ms`: mean milliseconds per job in queue, preprocess, inference, postprocess and rest."""
 
     choice: Choice
@@ -164,7 +164,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """What a request costs beside its batch, measured with a model that does nothing. `claim_s`: a claim at the store;
+    """The cost of a request besides its batch, measured with a model that does nothing. `claim_s`: a claim at the store;
     `feed_s`: from the claim to the start of the batch; `request_s`: network, gateway and store, outside the slot.
 
     `per_item_s` and `per_batch_s`: the time per request, and per batch, of everything but the model at full load. These bound
@@ -180,9 +180,9 @@ class Overheads:
 
 @dataclass(frozen=True, slots=True)
 class RateCapacity:
-    """How many `slots` (children), and on GPUs how many `devices`, a `rate` needs with `choice`.
+    """The `slots` (children), and on GPUs the `devices`, that a `rate` needs with `choice`.
 
-    `error` is the share by which predicted rates may be wrong, `basis` how it is known. `slots_low` and `slots_high` are
+    `error`: the share by which predicted rates may be wrong; `basis`: its origin. `slots_low` and `slots_high` are
     the numbers of slots at the two ends of the error.
     """
 
@@ -199,7 +199,7 @@ class RateCapacity:
 
 @dataclass(frozen=True, slots=True)
 class SearchTime:
-    """The seconds of the search, whole and by step, and how many of the `configurations` were confirmed under real load."""
+    """The seconds of the search, in total and by step, and the number of `configurations` confirmed under real load."""
 
     total_s: float = 0.0
     budget_s: float = 0.0
@@ -214,7 +214,7 @@ class SearchTime:
 
 @dataclass(frozen=True, slots=True)
 class TuneResult:
-    """`space` maps each dimension to the values that were searched. At most one of the `configurations` is the winner."""
+    """`space` maps each dimension to its searched values. At most one of the `configurations` is the winner."""
 
     model: str
     version: str

@@ -25,7 +25,7 @@ from penstock.tune.space import choices
 from penstock.tune.trial_stack import TuneEnvironment
 from penstock.tune.trials import Confirmation, Rerun, Trials
 
-# The shares of the budget after which a step begins nothing new.
+# The shares of the budget after which a step starts nothing new.
 _SIMULATED_BY, _CONFIRMED_BY = 0.6, 0.85
 
 
@@ -106,7 +106,7 @@ class Search:
     def _confirm(
         self, trials: Trials, ranking: Ranking, most: int, before: Mapping[Choice, Confirmation]
     ) -> tuple[dict[Choice, Confirmation], dict[Choice, str]]:
-        """Confirms the best candidates under real load; also returns those that corrected predictions put behind the best."""
+        """Confirms the best candidates under real load; also returns those that fell behind by corrected predictions."""
         tried = dict(before)
         behind: dict[Choice, str] = {}
         alike = stand_ins(ranking)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def with_settings(text: str, table: str, values: Mapping[str, Any], *, name: str = "") -> str:
     """`text` with `values` set in `[table]`, or in `[table.name]` if a name is given; a missing table is added.
 
-    A value that stays the same stays as it is written. Raises `ConfigError` where an edit would lose a comment. The new text
-    is read again and compared with what it should say, so that a fault of the TOML library cannot spoil the file.
+    An unchanged value keeps its notation. Raises `ConfigError` if an edit would lose a comment. The new text is parsed and
+    compared with the wanted values, so that a fault of the TOML library cannot spoil the file.
     """
     # Only a search that writes its winner needs the library.
     import tomlkit

@@ -1,4 +1,4 @@
-"""A configuration under load on a stack of its own: store, gateway and worker as `penstock up` runs them."""
+"""A configuration under load on its own stack: store, gateway and worker as `penstock up` runs them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TrialResult:
 
 @dataclass(frozen=True, slots=True)
 class TuneEnvironment:
-    """What trial stacks are made of: an empty folder on a real disk, the model's declared settings, and the inputs to send."""
+    """The inputs of trial stacks: an empty folder on a real disk, the model's declared settings, and the inputs to send."""
 
     folder: Path
     name: str
@@ -79,7 +79,7 @@ def started_stack(
     pinning: str,
     pipelines: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[tuple[str, Processes]]:
-    """The address and the processes of a `penstock up` with these models and a state of its own."""
+    """The address and the processes of a `penstock up` with these models and its own state folder."""
     folder.mkdir(parents=True)
     port = free_port()
     config = folder / "penstock.toml"
@@ -95,7 +95,7 @@ def started_stack(
 
 
 def settings_of(choice: Choice, table: Mapping[str, Any]) -> dict[str, Any]:
-    """The choice as keys of `[models.NAME]`. Buckets of `table` beyond the batch size are cut.
+    """The choice as keys of `[models.NAME]`. Buckets of `table` above the batch size are dropped.
 
     `pinning` is not among the keys, because it is a setting of the worker.
     """

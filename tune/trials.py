@@ -25,7 +25,7 @@ _JOBS = 4_000
 _SEEDS = (1, 2, 3)
 # A rate this much higher is worth another load; after a load that missed the goal, the next rate is this much lower.
 _HIGHER, _LOWER = 1.05, 0.85
-# Two rates that differ by less are the same.
+# Rates that differ by less count as equal.
 _CLEARLY = 1.02
 _STRETCHES = (0.8, 2.0)
 _CALLS = 1_500
@@ -170,7 +170,7 @@ class Trials:
         return best_figures(stack, self.goal, jobs=_JOBS // 2, seeds=_SEEDS[:2])
 
     def _correct(self, choice: Choice, result: TrialResult, figures: Figures) -> None:
-        """Corrects two things: how much longer batches take under load, and how long a request spends outside of its batch."""
+        """Corrects two values: the stretch of batches under load, and the time of a request outside of its batch."""
         stack = self.knowledge.stack_model(choice)
         stretch = self._stretch(stack, result)
         self._learn(choice, stretch, stack.overheads.request_s)

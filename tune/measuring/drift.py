@@ -1,4 +1,4 @@
-"""How far the answers of one engine are from those of another on the same inputs. Pure."""
+"""The difference between the answers of two engines to the same inputs. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ModelOutput:
 
 
 def drift(answers: Sequence[ModelOutput], references: Sequence[ModelOutput], *, reference: str) -> Drift:
-    """Floating-point numbers are compared by their difference, wherever they stand in an answer; other values must be equal.
+    """Floating-point numbers anywhere in an answer are compared by their difference; other values must be equal.
 
     The relative drift of an answer is its largest difference divided by the largest number in the reference's answer, so that
     numbers near zero do not count more than others.

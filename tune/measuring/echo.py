@@ -1,4 +1,4 @@
-"""A model that costs nothing, so that a load of it shows what penstock itself costs. The workers of a trial stack load it."""
+"""A model that costs nothing, so that its load shows the cost of penstock itself. The workers of a trial stack load it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures, on real children without a queue, how long batches take, what memory a child needs, and what it answers."""
+"""Measures the time of batches, the memory of a child, and its answers, on real children without a queue."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class BatchTimer:
         return EngineMeasurement(measured, tuple(answers), ready.max_batch_size, inputs)
 
     def answer_again(self, engine: EngineSettings, inputs: Sequence[RequestBody]) -> list[ModelOutput]:
-        """What a new child of the engine answers to the first inputs, each asked twice."""
+        """The answers of a new child of the engine to the first inputs, each sent twice."""
         spec = spec_for(self.spec, engine, 1, batch_size=1)
         pins = pins_for(spec, self.machine, pinning=engine.pinning)[:1]
         with started(spec, pins, within_s=spec.limits.load_timeout_s) as children:
@@ -162,7 +162,7 @@ def _answers(children: Children, inputs: Sequence[RequestBody]) -> list[ModelOut
 
 
 def differs_from_itself(measurement: EngineMeasurement, again: Sequence[ModelOutput], *, tolerance: float) -> str:
-    """In what the answers of one engine differ when the same inputs come `again`, twice; empty: they do not."""
+    """How the answers of one engine to the same inputs differ when they come `again`, twice; empty: they do not."""
     twice = [*measurement.answers, *measurement.answers]
     if len(again) != len(twice):
         return ""
@@ -199,7 +199,7 @@ def _quantiles(values: Sequence[float]) -> tuple[float, ...]:
 
 
 def spec_for(spec: ModelSpec, engine: EngineSettings, slots: int, *, batch_size: int, placement: str = "") -> ModelSpec:
-    """The model as this configuration runs it. On GPUs, `slots` are the children per device."""
+    """The model's spec for this configuration. On GPUs, `slots` are the children per device."""
     on_cpu = engine.device == "cpu"
     buckets = fitted_buckets(spec.runtime.batch_buckets, batch_size)
     engine_runtime = replace(spec.runtime, runtime=engine.runtime, precision=engine.precision, compile=engine.compile)
@@ -216,7 +216,7 @@ def spec_for(spec: ModelSpec, engine: EngineSettings, slots: int, *, batch_size:
 
 
 def pins_for(spec: ModelSpec, machine: Machine, *, pinning: str) -> list[Pin]:
-    """The places that a worker would give its children. Raises `ConfigError` for a device that this machine lacks."""
+    """The pins that a worker would give its children. Raises `ConfigError` for a device that this machine lacks."""
     layout = plan([spec], machine)
     if pinning == "none":
         layout = unpinned(layout)

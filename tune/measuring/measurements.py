@@ -27,8 +27,8 @@ _OVERHEADS_LEAST_S, _OVERHEADS_MOST_S = 1.0, 3.0
 
 
 class Measurements:
-    """`engines` holds what is known of each engine and number of slots, `space` the values searched of each dimension,
-    `answers` what the declared engine answered to the first inputs.
+    """`engines`: the measurement of each engine and number of slots; `space`: the searched values of each dimension;
+    `answers`: those of the declared engine to the first inputs.
     """
 
     def __init__(self, question: TuneQuestion, clock: SearchClock, notebook: Notebook, on_progress: OnProgress) -> None:
@@ -42,7 +42,9 @@ class Measurements:
         self.answers: tuple[ModelOutput, ...] = ()
 
     def measure_reference(self) -> EngineMeasurement:
-        """The engine as declared: its answers are the reference for drift, and it tells how large a batch the handler takes."""
+        """Measure the declared engine: its answers are the reference for drift, and it shows the largest batch of the
+        handler.
+        """
         spec, named, machine = self._question.spec, self._question.named, self.machine
         self.space = {**default_space(spec, machine), **named}
         engine = EngineSettings(
@@ -67,7 +69,7 @@ class Measurements:
         return self._without_random_answers(reference)
 
     def _without_random_answers(self, reference: EngineMeasurement) -> EngineMeasurement:
-        """The measurement; without its answers if the model does not even agree with itself: then no drift can be judged."""
+        """The measurement; without answers if the model's own repeats differ, because drift then cannot be judged."""
         question = self._question
         engine = reference.measured.engine
         again = self._notebook.get(_AGAIN, key_of(engine), list[ModelOutput])
@@ -84,7 +86,7 @@ class Measurements:
         return replace(reference, answers=())
 
     def measure_engines(self, points: Sequence[Choice], reference: EngineMeasurement) -> None:
-        """Every engine of the points, with each number of slots; an engine that is out already is not started again."""
+        """Measure every engine of the points, with each number of slots, except engines that are already ruled out."""
         engines: dict[EngineSettings, set[int]] = {}
         for point in points:
             engines.setdefault(point.engine, set()).add(point.slots)
@@ -117,13 +119,13 @@ class Measurements:
 
     @property
     def memory(self) -> MemoryBudget:
-        """What is free at this moment."""
+        """The memory that is free now."""
         units = self._question.machine.gpus.units
         free = min((unit.free_bytes for unit in units), default=0)
         return MemoryBudget(int(psutil.virtual_memory().available), free or None)
 
     def _is_pointless(self, engine: EngineSettings, slots: int, alone: Measured) -> bool:
-        """One child alone is out already, or memory does not hold that many."""
+        """Whether a single child is already ruled out, or memory does not fit this many."""
         return bool(refused(alone, self._question.goal) or too_many(engine, slots, alone, self.memory))
 
     def _slice_s(self, measurements: int, load_s: float) -> float:

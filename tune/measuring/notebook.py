@@ -36,7 +36,7 @@ class Notebook:
         self._entries: dict[tuple[str, str], msgspec.Raw] = {}
 
     def open(self, about: str) -> int:
-        """Reads the file; the number of entries. Raises `BadRequest` if the file is unreadable or about another model."""
+        """Reads the file; returns the number of entries. Raises `BadRequest` if it is unreadable or about another model."""
         if self._path is None:
             return 0
         if self._path.exists():
@@ -61,7 +61,7 @@ class Notebook:
                 entry = _LINE.decode(line)
             except msgspec.DecodeError as fault:
                 if number == len(lines):
-                    # The search was killed while it wrote the last line, which is measured again.
+                    # The search was killed while it wrote the last line. That measurement is repeated.
                     return
                 raise BadRequest(f"line {number} of {path} is not an entry: {fault}", hint="delete the file") from fault
             self._entries[entry.kind, entry.key] = entry.value
@@ -80,7 +80,7 @@ class Notebook:
 
 @dataclass(frozen=True, slots=True)
 class SearchSubject:
-    """What must be the same for measurements to be used again."""
+    """Facts that must be equal to reuse measurements."""
 
     model: str
     table: Mapping[str, Any]

@@ -24,7 +24,7 @@ _LOOKS = {
 
 
 def figures(result: TuneResult) -> Iterable[Figure]:
-    """All charts; one that would be empty has no chart and is left out of the page."""
+    """All charts; the page leaves out a figure without data."""
     tail, winner = f"p{result.goal.percentile:g}", result.winner
     text = f"each configuration at the highest rate at which it should keep the goal; Poisson arrivals; {tail} of the latency"
     yield Figure("Throughput against latency", text, _configurations(result))
@@ -58,7 +58,7 @@ def _dot(one: Configuration) -> Dot:
 
 
 def front(dots: Sequence[Dot]) -> list[Dot]:
-    """The Pareto front: the dots that no other dot surpasses in both latency and throughput."""
+    """The Pareto front: the dots that no other dot beats in both latency and throughput."""
     best: list[Dot] = []
     for dot in sorted(dots, key=lambda each: (each.x, -each.y)):
         if not best or dot.y > best[-1].y:

@@ -77,7 +77,7 @@ def served(choice: Choice) -> str:
 
 
 def learned_calls(result: TuneResult) -> str:
-    """What the winner's engine was found to do with batches; empty if its calls are quick, or few ran."""
+    """How the winner's engine cuts batches into calls; empty if its calls are quick, or few ran."""
     winner = result.winner
     known = [one.calls for one in result.measured if winner and one.engine == winner.choice.engine and one.calls]
     return calls_in_words(known[0]) if known else ""
@@ -111,7 +111,7 @@ def ranked(result: TuneResult) -> list[Configuration]:
 def case_rows(result: TuneResult, *, most: int) -> list[tuple[str, ...]]:
     """The best configurations with figures as rows of `CASE_COLUMNS`, the winner first.
 
-    Of several that differ only in their wait, the best is shown, because the rows have no column for the wait.
+    Among rows that differ only in their wait only the best is shown, because there is no column for the wait.
     """
     shown = {_identity(one): one for one in reversed(ranked(result)) if figures_of(one) is not None}
     return [_row(result, one) for one in list(reversed(shown.values()))[:most]]
@@ -150,7 +150,7 @@ def why_lost(result: TuneResult, *, most: int) -> list[tuple[str, str]]:
 
 
 def difference(predicted: float, measured: float) -> str:
-    """How far the measurement is from the prediction, in per cent."""
+    """The difference of the measurement from the prediction, in per cent."""
     return f"{(measured / predicted - 1.0) * 100:+.1f} %" if predicted > 0.0 else UNKNOWN
 
 

@@ -1,1 +1,1 @@
-"""Predicts what a configuration will do: runs the workers' batching policy on a virtual clock."""
+"""Predicts the figures of a configuration: runs the workers' batching policy on a virtual clock."""

@@ -1,9 +1,9 @@
-"""Predicts what a configuration will do under Poisson arrivals: the workers' batching policy on a virtual clock, with measured
-batch times. Pure: equal seeds give equal answers.
+"""Predicts the figures of a configuration under Poisson arrivals: the workers' batching policy on a virtual clock, with
+measured batch times. Pure: equal seeds give equal answers.
 
-The predicted rate of a configuration is not the last one that keeps the goal: at that rate, a device that is slower by one per
-cent would miss the goal, and no measurement repeats so exactly. It is the highest rate at which the goal would hold even if
-every batch took longer by the factor `MARGIN`; the predicted figures at that rate are without the margin.
+The predicted rate of a configuration is the highest rate at which the goal would hold even if every batch took longer by the
+factor `MARGIN`. Without that margin, a device that is slower by one per cent would miss the goal, and no measurement is so
+exact. The predicted figures at that rate are without the margin.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.workers.slot.batcher import BATCHES_AHEAD
 
 # A factor on all batch times.
 MARGIN = 1.05
-# Gateway, store and client share the machine with the model, so only this share of their throughput is promised.
+# Gateway, store and client share the machine with the model, so only this share of their throughput is predicted.
 PATH_SHARE = 0.8
 # An answer that is missing after this many times the goal's limit counts as never given.
 _OVERDUE_GOALS = 4.0
@@ -97,7 +97,7 @@ def _quantiles(time: BatchTime) -> tuple[float, ...]:
 
 
 class RateModel(Protocol):
-    """What a rate is predicted for: one configuration of a model, or one of a whole pipeline."""
+    """The subject of a prediction: a configuration of a model or of a whole pipeline."""
 
     def ceiling_rps(self) -> float: ...
 
@@ -112,7 +112,7 @@ class RateModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StackModel:
-    """What a prediction needs to know of a configuration. `slots`: the children that serve the queue."""
+    """The facts of a configuration for a prediction. `slots`: the children that serve the queue."""
 
     times: tuple[BatchTime, ...]
     policy: BatchPolicy

@@ -1,5 +1,6 @@
-"""The queue of one simulated model: what waits, and which jobs a claim takes. It follows the store's rules for interactive jobs
-of one version without owners (`broker/functions/claim.lua`), because a simulation has no others. Pure: the time is passed in.
+"""The queue of one simulated model: waiting jobs, and the jobs that a claim takes. It follows the store's rules for interactive
+jobs of one version without owners (`broker/functions/claim.lua`), because a simulation has no others. Pure: the time is passed
+in.
 
 `tests/unit/tune/simulation/test_queue.py` compares it with the oracle of the store.
 """
@@ -16,7 +17,7 @@ from penstock.job import JobId, Payload, Priority
 _NOTHING = Payload("application/json")
 _SHORTEST_WAIT_S = 0.001
 
-# A job in line, behind what the line is ordered by.
+# A waiting job, after the keys that order its line.
 _Waiting = tuple[float, str, ClaimedJob]
 
 
@@ -34,7 +35,7 @@ class SimulatedQueue:
 
     @property
     def depth(self) -> int:
-        """How many jobs wait."""
+        """The number of waiting jobs."""
         return len(self._ready) + len(self._late)
 
     def submit(self, serial: str, deadline_s: float, now: float) -> None:
@@ -64,7 +65,7 @@ class SimulatedQueue:
             line[:] = [entry for entry in line if entry[0] > now]
 
     def _choose(self, request: ClaimRequest, now: float) -> tuple[list[ClaimedJob], list[ClaimedJob]]:
-        """The next jobs of each line, together at most `limit`; both then stand at the front of their lines.
+        """The next jobs of each line, together at most `limit`, moved to the front of their lines.
 
         The batch that is possible may be smaller than a full one, and then its jobs need less slack.
         """
@@ -73,7 +74,7 @@ class SimulatedQueue:
         return ready, self._next_late(request.limit - len(ready), now)
 
     def _next_ready(self, limit: int, need_s: float, now: float) -> list[ClaimedJob]:
-        """Of the jobs that are looked at, those that have expired leave the line, and those with too little slack step over."""
+        """The next ready jobs. On the way, expired jobs leave the line, and those with too little slack step over."""
         kept: list[_Waiting] = []
         looked_at = 0
         for deadline_at, serial, job in self._ready:

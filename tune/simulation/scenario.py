@@ -1,4 +1,4 @@
-"""What a simulation is given: the load, the batching policy, and a device that says how long batches take. Pure."""
+"""The inputs of a simulation: the load, the batching policy, and a device that times batches. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BatchSeconds:
 
 
 class BatchTimes(Protocol):
-    """How long batches take. `expected_s` is the inference alone, which is what a worker learns."""
+    """The times of batches. `expected_s`: only the inference, which a worker learns."""
 
     def expected_s(self, size: int) -> float: ...
 

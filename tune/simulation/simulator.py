@@ -1,6 +1,6 @@
 """The batching policy under load without a device: the workers' `Batcher` and the store's rules of a claim on a virtual clock.
 
-`python -m penstock.tune.simulation.simulator` prints, per offered load, what share of the peak was answered on time.
+`python -m penstock.tune.simulation.simulator` prints, per offered load, the share of the peak that was answered on time.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Simulation:
             self._end(slot)
         elif kind == "done":
             self._done(slot)
-        elif slot.ask_at == self._now:  # otherwise the timer was set to another moment meanwhile
+        elif slot.ask_at == self._now:  # otherwise the timer was set to another moment
             self._ask(slot)
 
     def _at(self, when: float, kind: str, slot: SimulatedSlot | None = None) -> None:

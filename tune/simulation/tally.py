@@ -1,4 +1,4 @@
-"""What a simulation counts, and what the counts amount to. Pure."""
+"""The counts of a simulation, and the figures from them. Pure."""
 
 from __future__ import annotations
 
