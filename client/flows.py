@@ -138,7 +138,7 @@ def cancelled_flow(call: Callable[[str], HttpCall]) -> Flow[tuple[int, int]]:
 def _between_polls(patience: Patience, job: JobView, now: float) -> Flow[float]:
     if patience.is_over(now):
         raise WaitTimeout(
-            f"job {job.id} has not ended yet", job=job, hint=f"the job goes on; look again with `penstock jobs show {job.id}`"
+            f"job {job.id} has not ended yet", job=job, hint=f"the job continues; look again with `penstock jobs show {job.id}`"
         )
     if pause_s := patience.pause_after_poll(now):
         now = (yield Pause(pause_s)).now

@@ -146,7 +146,7 @@ class KeyRoutes:
         if answer == 0:
             raise Conflict(f"somebody else has just made the key {made.key.id!r}", hint="Choose another id.")
         if answer < 0:
-            raise Overloaded(f"there are {MOST_KEYS} keys already", retry_after_s=60.0, hint="Revoke those that nobody uses.")
+            raise Overloaded(f"there are {MOST_KEYS} keys already", retry_after_s=60.0, hint="Revoke unused ones.")
 
 
 def _make_schema() -> dict[str, Any]:

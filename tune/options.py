@@ -45,7 +45,7 @@ def seconds_of(text: str) -> float:
     match = _DURATION.fullmatch(text.strip())
     seconds = float(match["number"]) * _UNITS_S[match["unit"] or "s"] if match else math.nan
     if not 0.0 < seconds < math.inf:
-        raise BadRequest(f"{text!r} is no duration", hint="write 100ms, 90s, 10m or 1h")
+        raise BadRequest(f"{text!r} is not a duration", hint="write 100ms, 90s, 10m or 1h")
     return seconds
 
 

@@ -63,7 +63,7 @@ def call(
     timeout_s: TimeoutOption = None,
     no_wait: Annotated[bool, typer.Option("--async", help="Print the job's id and exit; the job continues.")] = False,
     times: Annotated[
-        int, typer.Option(min=1, max=many.MOST_TIMES, help="Submit so many jobs of this input, and count how they end.")
+        int, typer.Option(min=1, max=many.MOST_TIMES, help="Submit this number of jobs of the input, and count how they end.")
     ] = 1,
     profile: Annotated[
         bool,

@@ -38,7 +38,7 @@ def list_jobs(
     tag: Annotated[str | None, typer.Option(help="Only jobs that were submitted with this tag.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most this many, newest first.")] = 20,
     failed: Annotated[
-        bool, typer.Option("--failed", help="The failed inbox: what was neither replayed nor dismissed, by what went wrong.")
+        bool, typer.Option("--failed", help="The failed inbox: jobs that were neither replayed nor dismissed, by fault.")
     ] = False,
     group: GroupOption = None,
     fault: Annotated[

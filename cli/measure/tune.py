@@ -156,7 +156,7 @@ def _tuned_by_extension(settings: Settings, name: str, words: TuneWords) -> Tune
         tuned: Tuned | None = load_part(part)(settings, name, words)
         if tuned is not None:
             return tuned
-    raise BadRequest(f"{name} is no model that can be tuned")
+    raise BadRequest(f"{name} is not a model that can be tuned")
 
 
 def _tuned_model(settings: Settings, name: str, words: TuneWords) -> Tuned:

@@ -50,4 +50,4 @@ def _limit(text: str) -> tuple[str, float | None]:
     try:
         return name, int(number) if number.isdecimal() else float(number) if number else None
     except ValueError:
-        raise typer.BadParameter(f"{number!r} is no number") from None
+        raise typer.BadParameter(f"{number!r} is not a number") from None

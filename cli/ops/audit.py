@@ -15,7 +15,7 @@ _PAGE = 200
 
 @app.command()
 def audit(
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many acts.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="The most acts to show.")] = 50,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,

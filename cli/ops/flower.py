@@ -78,7 +78,7 @@ def guard_environment(environ: Mapping[str, str], *, address: str, logins: str) 
     if is_loopback(address) or env.get(LOGINS) or env.get(_OAUTH):
         return env
     raise ConfigError(
-        f"Flower on {address} would show every job and worker to everybody who reaches it",
+        f"Flower on {address} would show every job and worker to any caller that reaches it",
         hint=f"give --basic-auth-file with lines USER:PASSWORD, or set {LOGINS}=USER:PASSWORD; on 127.0.0.1 no login is needed",
     )
 

@@ -25,7 +25,7 @@ AdminOption = Annotated[
     str | None,
     typer.Option(
         "--redis-url",
-        help="The Redis, with a user who may load functions. Default: PENSTOCK_REDIS_URL or PENSTOCK_REDIS_URL_FILE.",
+        help="The Redis, with a user that may load functions. Default: PENSTOCK_REDIS_URL or PENSTOCK_REDIS_URL_FILE.",
     ),
 ]
 
@@ -72,7 +72,7 @@ def load(
     url = setup.serve_setup([], config=None, flags={"store.url": redis_url}).settings.store.url
     if not url:
         raise ConfigError(
-            "no Redis is configured", hint="give --redis-url or set PENSTOCK_REDIS_URL, as a user who may load functions"
+            "no Redis is configured", hint="give --redis-url or set PENSTOCK_REDIS_URL, as a user that may load functions"
         )
     if reload_users:
         _reload_users(url)

@@ -128,7 +128,7 @@ class GatewayRuns:
                 word = "cancelled" if view.status == "cancelled" else "cancel requested"
                 print_json({"run": run_id, "cancel": word}) if self.as_json else typer.echo(f"run {run_id}: {word}")
         if not ids:
-            typer.echo(f"no run of the tag {tag} goes on", err=True)
+            typer.echo(f"no run of the tag {tag} is open", err=True)
 
     @contextmanager
     def _connected(self) -> Iterator[Client]:
@@ -170,7 +170,7 @@ def exit_code_of(view: RunView) -> int:
 
 def end_lines(view: RunView, output: Path, errors: Path) -> list[str]:
     """The end or the current state of the run, for people."""
-    word = view.status if view.final else "goes on at the gateway"
+    word = view.status if view.final else "continues at the gateway"
     lines = [f"run {view.id} {word}: {view.done:,} rows done, {view.failed:,} failed, {view.rows_per_s:,.0f} rows/s"]
     lines += [f"  {name:<8} {path}" for name, path in _files(view, output, errors).items()]
     if view.status == "completed":

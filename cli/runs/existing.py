@@ -168,7 +168,7 @@ def cancel(
                 continue
             print_json({"run": one, "cancel": word}) if as_json else typer.echo(f"run {one}: {word}")
     if not ids:
-        typer.echo(f"no run of the tag {tag} goes on", err=True)
+        typer.echo(f"no run of the tag {tag} is open", err=True)
     return None
 
 

@@ -81,7 +81,7 @@ class StartWatch:
         elif errors := self._failures.hopeless(_workers(self._redis_url)):
             raise StartError(
                 "; ".join(f"{model} cannot be loaded, twice for the same reason: {why}" for model, why in errors.items()),
-                hint="correct it and start again; with --keep-trying, `penstock up` goes on trying",
+                hint="correct it and start again; with --keep-trying, `penstock up` keeps trying",
             )
 
 

@@ -57,7 +57,7 @@ def up(
     slots: SlotsOption = None,
     fsync: FsyncOption = None,
     reload: Annotated[
-        bool, typer.Option("--reload", help="Load a model anew when a file of its code changes, for development.")
+        bool, typer.Option("--reload", help="Reload a model when a file of its code changes, for development.")
     ] = False,
     keep_trying: Annotated[
         bool, typer.Option("--keep-trying", help="Go on although no model can be loaded. Default: end with code 7.")

@@ -68,7 +68,7 @@ class RunHandle:
         while not self.refresh().final:
             on_progress(self.view)
             if until is not None and time.monotonic() >= until:
-                raise RunTimeout(f"run {self.id} has not ended yet", hint="the run goes on; wait again")
+                raise RunTimeout(f"run {self.id} has not ended yet", hint="the run continues; wait again")
             time.sleep(runs.POLL_S)
         on_progress(self.view)
         return self.view

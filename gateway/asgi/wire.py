@@ -65,7 +65,7 @@ class BodyMemory:
         share = self._limit // 2 if owner else self._limit
         if self._taken[owner] + size > share:
             raise GatewayBusy(
-                f"this gateway process holds {share} bytes of this owner's unfinished uploads, half of what all may have",
+                f"this gateway process holds {share} bytes of this owner's unfinished uploads, half of the limit for all",
                 retry_after_s=5.0,
             )
         self._taken[owner] += size

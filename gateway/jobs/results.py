@@ -99,7 +99,7 @@ class ResultReader:
         """One file of a bundle. Raises `NotFound` if the output has no such file, and as `answer` does."""
         media, reader = await self.opened(end, NoResult)
         if media != BUNDLE_MEDIA:
-            raise NotFound(f"the output of job {end.id} is no bundle of files", hint=f"GET /v1/jobs/{end.id}/result")
+            raise NotFound(f"the output of job {end.id} is not a bundle of files", hint=f"GET /v1/jobs/{end.id}/result")
         return response_to(await bundled_content(reader, end.id, place), conditions)
 
     async def opened(self, end: Push, refusal: type[EndedWithoutOutput] = EndedWithoutOutput) -> tuple[str, BlobReader]:

@@ -47,7 +47,7 @@ class Profiles:
         await self._registry.find(model)
         wish = await self._store.profile_wish(model)
         if wish is None:
-            raise NotFound(f"nobody asked for a profile of {model!r}", hint=f"POST /v1/models/{model}/profile asks for one.")
+            raise NotFound(f"no profile of {model!r} was requested", hint=f"POST /v1/models/{model}/profile asks for one.")
         await self._registry.look_again()
         return json_response(profile_view(model, wish, self._registry.workers), status=200)
 

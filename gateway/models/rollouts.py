@@ -99,7 +99,7 @@ class Rollouts:
         await self._registry.find(model)
         body = await read_object(request)
         if unknown := body.keys() - {"workers", "version"}:
-            raise invalid(f"/{sorted(unknown)[0][:60]}", "is no setting here; there are workers and version")
+            raise invalid(f"/{sorted(unknown)[0][:60]}", "is not a setting here; there are workers and version")
         version = checked_name(body["version"], "version") if "version" in body else ""
         await self._changes.scale(model, body.get("workers"), version=version)
         return self._answer(model, status=202)

@@ -18,7 +18,7 @@ _ANSWER_NOW = "500 of an answer-now request, else 409"
 EXPLANATIONS = {
     "bad_request": Explanation(
         "400",
-        "The request is no valid JSON, is nested deeper than 64 levels, names a member twice, holds NaN, or "
+        "The request is not valid JSON, is nested deeper than 64 levels, names a member twice, holds NaN, or "
         "has an unknown or unreadable parameter. `detail` names the place.",
         "Correct the request; sending it again does not help. `GET /openapi.json` has the form that each route takes.",
     ),
@@ -147,7 +147,7 @@ EXPLANATIONS = {
         "507",
         "An upload or a large input would take from the `store.reserve_bytes` of disk space that are kept for the store.",
         "Free space on the disk of `store.blob_dir` and `store.files_dir`: `df -h`, shorter `result_ttl_s` and "
-        "`runs.file_ttl_s`. Accepted jobs go on meanwhile.",
+        "`runs.file_ttl_s`. Accepted jobs still run.",
     ),
     "headers_too_large": Explanation(
         "431",
@@ -181,7 +181,7 @@ EXPLANATIONS = {
     ),
     "sync_timeout": Explanation(
         "504 of an answer-now request",
-        "The model gave no answer within `gateway.sync_timeout_s` or the request's `deadline_s`. The job goes on, and `job` "
+        "The model gave no answer within `gateway.sync_timeout_s` or the request's `deadline_s`. The job continues, and `job` "
         "is its id.",
         "Read the result later: `penstock jobs result JOB`. For work that takes long, submit jobs instead of waiting.",
     ),

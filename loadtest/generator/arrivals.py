@@ -90,7 +90,7 @@ def _moment(text: str, number: int) -> float:
             continue
         if math.isfinite(moment):
             return moment
-    raise BadRequest(f"line {number} of the trace is no moment: {text[:40]!r}", hint="seconds, or ISO 8601, one per line")
+    raise BadRequest(f"line {number} of the trace is not a moment: {text[:40]!r}", hint="seconds, or ISO 8601, one per line")
 
 
 def _iso(text: str) -> float:

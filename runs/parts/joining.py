@@ -102,7 +102,7 @@ def shifted(line: bytes, rows: int) -> bytes:
     """A line of a part's errors file, renumbered by the number of rows before the part."""
     match = _NUMBERS.match(line)
     if match is None:
-        raise Conflict(f"this is no line of an errors file: {line[:80]!r}")
+        raise Conflict(f"this is not a line of an errors file: {line[:80]!r}")
     numbers = b'{"row":%d' % (int(match[1]) + rows)
     if match[2] is not None:
         numbers += b',"line":%d' % (int(match[2]) + rows)

@@ -86,7 +86,7 @@ class RetrySource:
         self._row = first + count
         outputs = list(islice(self._outputs, count))
         if len(outputs) < count:
-            raise Conflict(f"{self._output} has fewer rows than the input: it is no longer this run's output")
+            raise Conflict(f"{self._output} has fewer rows than the input, so it is not this run's output any more")
         return outputs
 
     def _failed_rows(self) -> frozenset[int]:

@@ -98,4 +98,4 @@ def _number(name: str, text: str) -> float | None:
     try:
         return int(text) if text.isdecimal() else float(text)
     except ValueError:
-        raise InvalidInput(f"{name} is no number: {text[:20]!r}") from None
+        raise InvalidInput(f"{name} is not a number: {text[:20]!r}") from None

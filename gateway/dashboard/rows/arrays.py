@@ -68,7 +68,7 @@ class _PackedReader:
         if 0x90 <= first < 0xC0:
             return first & (0x0F if first < 0xA0 else 0x1F)
         if first not in _WIDTHS:
-            raise InvalidInput("these bytes are no arrays")
+            raise InvalidInput("these bytes are not arrays")
         raw = self._data[self._at : self._at + _WIDTHS[first]]
         self._at += _WIDTHS[first]
         return int.from_bytes(raw, "big")

@@ -215,7 +215,7 @@ def split_array(body: bytes) -> list[bytes]:
     try:
         elements = [bytes(raw) for raw in _array.decode(body)]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the body is no JSON array of inputs: {str(error)[:160]}") from None
+        raise BadRequest(f"the body is not a JSON array of inputs: {str(error)[:160]}") from None
     return _counted(elements)
 
 
