@@ -1,6 +1,4 @@
-"""The asyncio client. It makes the calls; `protocol` and `flows` interpret the answers. `sync.py` is generated from this
-file.
-"""
+"""The asyncio client. It makes the calls; `protocol` and `flows` read the answers. `sync.py` is generated from this file."""
 
 from __future__ import annotations
 
@@ -305,7 +303,7 @@ class AsyncClient(AsyncSender):
         *,
         options: RunOptions | None = None,
     ) -> AsyncRunHandle:
-        """Start a run over many inputs: values, the path of a local file, or the id of an uploaded one. Returns once it is
+        """Start a run over many inputs: values, the path of a local file, or the id of an uploaded one. Returns when it is
         stored.
 
         Raises `BadRequest` for an unreadable file, and for bytes and Paths among the values, which cannot be rows.

@@ -78,9 +78,7 @@ def base_url(given: str | None, env: Mapping[str, str] | None = None) -> str:
 
 
 def resolve(base: str, link: str) -> str:
-    """The absolute form of a path or link. It keeps the path of `base`, which may be a proxy's prefix that the gateway does not
-    know.
-    """
+    """The absolute form of a path or link. It keeps the path of `base`, which may be the prefix of a proxy."""
     if "://" in link:
         return link
     prefix = urlsplit(base).path.rstrip("/")

@@ -1,7 +1,5 @@
 # Generated from client/aio.py by `make sync-client`. Change that file, not this one.
-"""The blocking client. It makes the calls; `protocol` and `flows` interpret the answers. `sync.py` is generated from this
-file.
-"""
+"""The blocking client. It makes the calls; `protocol` and `flows` read the answers."""
 
 from __future__ import annotations
 
@@ -300,7 +298,7 @@ class Client(Sender):
         *,
         options: RunOptions | None = None,
     ) -> RunHandle:
-        """Start a run over many inputs: values, the path of a local file, or the id of an uploaded one. Returns once it is
+        """Start a run over many inputs: values, the path of a local file, or the id of an uploaded one. Returns when it is
         stored.
 
         Raises `BadRequest` for an unreadable file, and for bytes and Paths among the values, which cannot be rows.

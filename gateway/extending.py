@@ -126,9 +126,7 @@ class DifferingWorkers:
         self._logged: set[str] = set()
 
     def look(self, workers: Sequence[WorkerInfo]) -> None:
-        """Log once per worker which extensions are missing there or here. Workers of an earlier release do not announce
-        theirs.
-        """
+        """Log once per worker which extensions are missing there or here. Earlier releases do not announce theirs."""
         differing = {one.name: set(one.extensions) for one in workers if one.extensions is not None}
         differing = {name: theirs for name, theirs in differing.items() if theirs != self._ours}
         for name in sorted(differing.keys() - self._logged):

@@ -98,9 +98,7 @@ class RunLease:
         return run.created_at + run.spec.deadline_s - self.now() if run.spec.deadline_s else float("inf")
 
     def is_held(self) -> bool:
-        """Whether no other driver can have the run: the store granted the lease, and by this process's clock it has not
-        ended.
-        """
+        """Whether no other driver can have the run: the store granted the lease, and by our clock it has not ended."""
         return self._clock() < self._confirmed_at + LEASE_S - _MARGIN_S
 
     def counts_of_run(self, own: RunCounts) -> RunCounts:
@@ -161,7 +159,7 @@ class RunLease:
             if run.part is None:
                 self._runs.take(run.id, self._owned.driver, lease_s=LEASE_S)
             else:
-                # The next driver splits the run again and finds the journals of its parts.
+                # The next driver cuts the run again and finds the journals of its parts.
                 self._stop = StopReason.LOST
         self._stop = _STOPS.get(status, self._stop)
 

@@ -118,9 +118,7 @@ def _watch(
 
 
 class PartsDrive:
-    """A run of many parts: this process drives them one by one, with `drivers` - 1 processes of its own and any on other
-    hosts.
-    """
+    """A run of many parts: this process drives them one by one, beside `drivers` - 1 more processes and any on other hosts."""
 
     def __init__(
         self, environment: RunEnvironment, runs: RunStore, run: Run, *, drivers: int, on_progress: OnRunProgress

@@ -75,8 +75,7 @@ class JobHandle:
     def events(self, *, last_event_id: str = "") -> Iterator[JobEvent]:
         """The events of the job up to its `end`, across lost connections: `status`, `progress`, `chunk`, `restart`.
 
-        With the `id` of an event, it begins after that one. Raises `GatewayUnreachable` after several attempts without an
-        event.
+        With the `id` of an event, it begins after that one. Raises `GatewayUnreachable` after several attempts without one.
         """
         for event in stream.events(self._client, self.id, last_event_id):
             self.view = job_events.seen(event) or self.view

@@ -55,9 +55,7 @@ class Operators:
 
 
 class FailedInbox:
-    """`client.failed`: jobs without an output, until they are replayed or dismissed. A key sees its owner's jobs, or all jobs
-    with the role manage.
-    """
+    """`client.failed`: jobs without an output, until they are replayed or dismissed. The role manage sees all owners' jobs."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -54,9 +54,7 @@ class AsyncOperators:
 
 
 class AsyncFailedInbox:
-    """`client.failed`: jobs without an output, until they are replayed or dismissed. A key sees its owner's jobs, or all jobs
-    with the role manage.
-    """
+    """`client.failed`: jobs without an output, until they are replayed or dismissed. The role manage sees all owners' jobs."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client

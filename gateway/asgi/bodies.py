@@ -99,9 +99,7 @@ def is_deeper_than(body: bytes, limit: int) -> bool:
 
 
 def is_cheap_to_build(body: bytes) -> bool:
-    """False for a body with too many small values: building them would block the process. Only the worker checks such a
-    body.
-    """
+    """False for a body with too many small values, which would block the process. Only the worker checks such a body."""
     return body.count(b",") < MAX_VALUES
 
 

@@ -17,9 +17,7 @@ _VARY = {"vary": "accept"}
 
 
 async def bundle_content(reader: BlobReader, job: JobId, accept: str) -> Content:
-    """The JSON; as a form with the part `result` and the files if the client accepts `multipart/form-data` or
-    `multipart/mixed`.
-    """
+    """The JSON; or a form with the part `result` and the files, if the client accepts a multipart type."""
     bundle = await read_bundle(reader)
     json = await _bytes(reader, *bundle.json)
     json = json.replace(bundle.token.encode(), f"/v1/jobs/{job}/result/parts".encode())

@@ -1,6 +1,4 @@
-"""The client's connection, with deadlines for slow clients, and the process's lifetime: both limit when an answer can be
-sent.
-"""
+"""The client's connection, with deadlines for slow clients, and the process's lifetime. Both limit the time for answers."""
 
 from __future__ import annotations
 
@@ -66,9 +64,7 @@ class ClientConnection:
 
 
 def connection_of(scope: Mapping[str, Any]) -> ClientConnection:
-    """The connection behind a request. A request without one, as in tests that call the application directly, gets one that is
-    never lost.
-    """
+    """The connection behind a request. Without one, as in tests that call the application, it is one that is never lost."""
     connection: ClientConnection | None = scope.get(CONNECTION)
     return connection if connection is not None else ClientConnection()
 

@@ -66,8 +66,7 @@ def url_of(listener: socket.socket) -> str:
 
 # D57: docs/design/gateway.md
 def turn_newcomers_away(listeners: Sequence[socket.socket]) -> bool:
-    """Have the kernel drop the first segments of new connections to listeners with a shared port; returns whether there are
-    any.
+    """Have the kernel drop new connections' first segments to listeners with a shared port; returns whether there are any.
 
     A client that gets no answer sends its first segment again after a second. By then these listeners are closed, and the
     segment reaches a sibling. Without siblings on the port, that second would be wasted.

@@ -46,9 +46,7 @@ def rules_of(request: Request) -> RouteRules:
 
 
 async def authorize(request: Request) -> Caller:
-    """Check the caller's role and the names of its query parameters; returns the caller. Every FastAPI route depends on
-    this.
-    """
+    """Check the caller's role and the names of its query parameters; returns the caller. All FastAPI routes need this."""
     caller: Caller = request.scope["caller"]
     route, rules = request.scope["route"], rules_of(request)
     require_role(caller, rules.roles_of(request.method, route.path))

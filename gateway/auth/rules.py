@@ -51,9 +51,7 @@ class RouteRules:
 
 
 def joined(parts: Sequence[RouteRules]) -> RouteRules:
-    """The rules of all parts. Raises `ConfigError` if two parts have rules for one route: extensions decide only about their
-    own.
-    """
+    """The rules of all parts. Raises `ConfigError` if two parts have rules for one route: each decides only about its own."""
     opened = [path for part in parts for path in (*part.probes, *part.public)]
     stated = [place for part in parts for place in part.roles]
     twice = [" ".join(place) for place, count in Counter(stated).items() if count > 1 or place[1] in opened]

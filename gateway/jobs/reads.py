@@ -44,9 +44,7 @@ Status = StrEnum("Status", {state.upper(): state for state in PUBLIC_STATES})  #
 
 
 class JobReads:
-    """Status, result, timeline, list and cancellation of jobs; models; workers. `timelines`: what extensions add to a
-    timeline.
-    """
+    """Status, result, timeline, list and cancellation of jobs; models; workers. `timelines`: additions of extensions."""
 
     def __init__(
         self, services: Services, many: ManyJobs, timelines: Sequence[Callable[[Job], Awaitable[Mapping[str, Any]]]]
@@ -186,10 +184,10 @@ class JobReads:
             raise BadRequest("a list is not waited for; wait takes ids", hint="GET /v1/jobs?ids=ID,ID&wait=20")
         wanted = checked_tag(tag) if tag is not None else None
         state = status.value if status else None
-        jobs = await self._list.page(caller, model=model, status=state, tag=wanted, after=after, limit=limit)
-        view: dict[str, Any] = {"data": [job_view(job) for job in jobs.jobs], "has_more": bool(jobs.next_after)}
-        if jobs.next_after:
-            view["next_after"] = jobs.next_after
+        listed = await self._list.page(caller, model=model, status=state, tag=wanted, after=after, limit=limit)
+        view: dict[str, Any] = {"data": [job_view(job) for job in listed.jobs], "has_more": bool(listed.next_after)}
+        if listed.next_after:
+            view["next_after"] = listed.next_after
         return json_response(view)
 
     async def models(self) -> Response:
@@ -206,9 +204,7 @@ class JobReads:
         return json_response({"data": [worker_view(worker) for worker in self._registry.workers]})
 
     async def _changed(self, job: JobId, wait_s: float, seen: str | None, caller: Caller) -> Job | None:
-        """The record after its next change. Returns at once if the job has ended, is another owner's, or if `seen` is
-        outdated.
-        """
+        """The record after its next change; at once if the job has ended, is another owner's, or if `seen` is outdated."""
         with self._waiting.open(caller), self._store.waiter(job) as waiter:
             record = await self._store.watch(job, every_change=True)
             if record is None or record.state.final or not caller.sees(record.owner):

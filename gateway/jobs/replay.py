@@ -82,9 +82,7 @@ class Replays:
     async def replay(
         self, job: JobId, caller: Caller, *, version: str = "", key: str | None = None, asked: Request | None = None
     ) -> Replay:
-        """The new job, or the earlier one with the same idempotency key. Raises as a submit does, and `Conflict` without an
-        input.
-        """
+        """The new job, or the earlier one with the same idempotency key. Raises like a submit, or `Conflict` without input."""
         old = await visible_job(self._store, job, caller)
         check_replayable(old)
         kept = await self._kept_input(old)

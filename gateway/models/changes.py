@@ -87,8 +87,7 @@ class ModelChanges:
         await self._changed(model, lambda rollout: rollout.switch(version))
 
     async def scale(self, model: str, slots: Any, *, version: str = "") -> str:
-        """Set the number of slots per worker process of a version (empty: the default one); `auto` undoes that. Returns the
-        version.
+        """Set a version's slots per worker process (empty: the default version); `auto` undoes that. Returns the version.
 
         Raises `NotFound`, and `InvalidInput` for an invalid number of slots.
         """
@@ -253,8 +252,8 @@ def _changed_by_others(model: str) -> Conflict:
 
 
 def checked_source(source: Any) -> str:
-    """The source: a relative path below the workers' `model_dir`, of a file or, with a slash at its end, of an archive's
-    folder.
+    """The source: a relative path below the workers' `model_dir`, of a file or of an archive's folder (with a slash at its
+    end).
 
     Raises `InvalidInput` for other sources: a module's name could import any installed package, and an absolute path
     could load any file on the worker's disk.

@@ -171,9 +171,7 @@ class ModelRegistry:
         return {*(own.versions if own else ()), *declared, *self._served_by_settings(model)}
 
     def _served_by_settings(self, model: str) -> set[str]:
-        """Versions that workers serve and that were not loaded at run time: older workers do not announce their settings'
-        versions.
-        """
+        """Served versions that were not loaded at run time: older workers do not announce the versions of their settings."""
         added = self.rollout(model).added
         slots = (slot for worker in self.workers for slot in worker.slots if slot.model == model)
         return {slot.version for slot in slots if slot.version not in added}
@@ -291,7 +289,7 @@ class ModelRegistry:
         self._forget_others()
 
     def _forget_others(self) -> None:
-        """Otherwise versions that come and go for months would fill memory."""
+        """Forget the starts of versions that are gone, which would fill memory over months."""
         served = {(entry.name, version) for entry in self.models.values() for version in entry.versions}
         self._validators.forget_all_but(served)
         self._starts.forget_all_but(served)

@@ -1,5 +1,4 @@
-"""Estimates how long a version without a ready slot needs to get one, from starts that this gateway saw. Pure; time is
-passed in.
+"""Estimates the time until a version has a ready slot, from starts that this gateway saw. Pure; time is passed in.
 
 The time runs from the first job without a ready slot to the first ready slot: the scaler must notice, a machine or a pod
 must start, and the model must load.

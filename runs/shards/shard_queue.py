@@ -110,9 +110,7 @@ class ShardQueue:
         return len(self._waiting) + len(self._open)
 
     def submit(self, pieces: Sequence[ShardPiece]) -> None:
-        """Submit each piece under a job id that is chosen here once, so that a submit with a lost reply is repeated under
-        it.
-        """
+        """Submit each piece under an id that is chosen once, so that a submit with a lost reply is repeated under it."""
         # Partitions in turn, so that the slots at home in each have work.
         turns = (next(self._turns) % self._terms.partitions for _ in pieces)
         self._waiting.extend((new_job_id(self._terms.model, turn), piece) for turn, piece in zip(turns, pieces, strict=True))

@@ -42,9 +42,7 @@ class Measurements:
         self.answers: tuple[ModelOutput, ...] = ()
 
     def measure_reference(self) -> EngineMeasurement:
-        """Measure the declared engine: its answers are the reference for drift, and it shows the largest batch of the
-        handler.
-        """
+        """Measure the declared engine, whose answers are the reference for drift. It also shows the handler's largest batch."""
         spec, named, machine = self._question.spec, self._question.named, self.machine
         self.space = {**default_space(spec, machine), **named}
         engine = EngineSettings(

@@ -1,6 +1,4 @@
-"""Query parameters of a submit: priority, deadline, start, tags, parameters of extensions. Submits without a query skip
-this.
-"""
+"""Query parameters of a submit: priority, deadline, start, tags, extensions' own. Submits without a query skip this."""
 
 from __future__ import annotations
 
