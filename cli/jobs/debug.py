@@ -113,7 +113,7 @@ def _spec(model: str, config: Path | None, task: str | None, version: str | None
 
 
 def _first_of(device: str) -> str:
-    """The device of this process: the first of the settings, because this process is one slot."""
+    """The device of this process. It is one slot, so it takes the first GPU where a worker would use several."""
     return device if device == "cpu" or ":" in device else "cuda:0"
 
 
