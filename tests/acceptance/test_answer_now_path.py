@@ -21,7 +21,7 @@ from tests.integration.worker_process import WorkerProcess
 
 ROOT = Path(__file__).parents[2]
 # A job runs through no file that does not concern it: what is optional is switched where it would be called.
-MOST_FILES = 42
+MOST_FILES = 45
 REQUESTS = 60
 IDLE_S = 2.0
 

@@ -14,8 +14,8 @@ from penstock.workers.ipc.frames import (
     Failed,
     FromChild,
     Outcome,
+    Output,
     ShardDone,
-    output_bytes,
 )
 from penstock.workers.ipc.wire import FRAME_LIMIT_BYTES
 
@@ -35,6 +35,10 @@ def bounded(outcomes: list[Outcome], most: int = MOST_BYTES) -> list[Outcome]:
             why = f"{too_large(size, most)} for the {len(kept)} outputs of a batch together"
             kept[place] = Failed(HandlerContractError.kind, why)
     return kept
+
+
+def output_bytes(outcome: Outcome) -> int:
+    return len(outcome.data) if isinstance(outcome, Output) else 0
 
 
 def unsent(frame: FromChild) -> FromChild:

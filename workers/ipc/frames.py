@@ -143,10 +143,6 @@ class Failed(Struct, tag="bad", array_like=True, gc=False):
 Outcome = Output | Failed
 
 
-def output_bytes(outcome: Outcome) -> int:
-    return len(outcome.data) if isinstance(outcome, Output) else 0
-
-
 class Warm(Struct, array_like=True):
     """One batch size of the warm-up: seconds of its first call, and of the second."""
 

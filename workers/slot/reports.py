@@ -1,8 +1,7 @@
-"""Reports of running items that the store has not received yet, and the progress of their jobs. Pure: moments are passed in."""
+"""Reports of running items that the store has not received yet. Pure: moments are passed in."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.broker.records import ClaimedJob, Report
@@ -105,21 +104,3 @@ class Reports:
         """The batch is over, and its reports were taken."""
         for job in batch.jobs:
             self.said.pop((job.id, job.token), None)
-
-
-class LaneProgress:
-    """How far the jobs of a slot are. The slot's thread replaces `_signs`; the beat notes what it has reported."""
-
-    def __init__(self) -> None:
-        self._signs: Mapping[JobId, int] = {}
-        self._reported: Mapping[JobId, int] = {}
-
-    def note(self, signs: Mapping[JobId, int]) -> None:
-        """Note, per job, a number that changes when the job progresses."""
-        self._signs = signs
-
-    def moved(self) -> tuple[JobId, ...]:
-        """All jobs if any has progressed since the last call: the jobs behind it progress with it."""
-        signs, before = self._signs, self._reported
-        self._reported = signs
-        return tuple(signs) if any(sign != before.get(id) for id, sign in signs.items()) else ()

@@ -29,13 +29,14 @@ from penstock.workers.slot.child.events import (
     HandlerMeasured,
     ItemsSaid,
 )
+from penstock.workers.slot.child.in_flight import LaneProgress
 from penstock.workers.slot.child.manager import ChildManager
 from penstock.workers.slot.child.slot_child import NewChild, SlotChild
 from penstock.workers.slot.claims import Claims, Inputs
 from penstock.workers.slot.context import SlotContext
 from penstock.workers.slot.facts import SlotFacts
 from penstock.workers.slot.feeds import ClaimFeed, Lease
-from penstock.workers.slot.reports import LaneProgress, Reports
+from penstock.workers.slot.reports import Reports
 from penstock.workers.slot.settlement import RETRY_MOST_S, SLOT_FAULT, Verdicts
 
 log = structlog.get_logger(__name__)

@@ -120,16 +120,6 @@ class ChildEnd:
         self.why = ""
         self.fault: DeviceLost | None = None
 
-    def limit_at(self, child: ChildProcess, *, is_ready: bool) -> float:
-        """When the child has hung, unless there is news of it."""
-        if self.is_hung:
-            return float("inf")
-        if self.recycling.is_due:
-            return max(self.recycling.due_at, child.in_flight.alive_at) + self._limits.max_run_s
-        if not is_ready:
-            return child.started_at + self._limits.load_timeout_s
-        return child.in_flight.limit_at(self._limits.max_run_s)
-
     def on_hung(self, *, is_ready: bool) -> None:
         ran, limit_s = ("ran", self._limits.max_run_s) if is_ready else ("loaded for", self._limits.load_timeout_s)
         self.is_hung, self.why = True, f"killed: {ran} longer than {limit_s:g} s"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -312,3 +312,21 @@ def _recalled(given: dict[int, Batch | None], recall: Callable[[int], bool]) -> 
             back.append(batch)
             given[number] = None
     return back
+
+
+class LaneProgress:
+    """How far the jobs of a slot are. The slot's thread replaces `_signs`; the beat notes what it has reported."""
+
+    def __init__(self) -> None:
+        self._signs: Mapping[JobId, int] = {}
+        self._reported: Mapping[JobId, int] = {}
+
+    def note(self, signs: Mapping[JobId, int]) -> None:
+        """Note, per job, a number that changes when the job progresses."""
+        self._signs = signs
+
+    def moved(self) -> tuple[JobId, ...]:
+        """All jobs if any has progressed since the last call: the jobs behind it progress with it."""
+        signs, before = self._signs, self._reported
+        self._reported = signs
+        return tuple(signs) if any(sign != before.get(id) for id, sign in signs.items()) else ()

@@ -99,7 +99,7 @@ class ChildManager:
         """End the child if it is past its time limit. A slot that drains needs only this part of `tend`."""
         if self._child is None or self._end.is_hung or self.is_paused:
             return False
-        if now <= self._end.limit_at(self._child, is_ready=self.state == "ready"):
+        if now <= self._limit_at(self._child):
             return False
         self._end.on_hung(is_ready=self.state == "ready")
         log.warning(CHILD_KILLED, model=self._spec.name, pid=self._child.pid, reason="past its time limit")
@@ -116,11 +116,12 @@ class ChildManager:
                 self._child.kill()
 
     def _recycle(self, child: ChildProcess, now: float) -> None:
-        if not self._end.recycling.is_limited:
+        recycling = self._end.recycling
+        if not recycling.is_limited:
             return
-        if self._end.recycling.check(child, now):
-            log.info(CHILD_RECYCLED, model=self._spec.name, pid=child.pid, batches=self._end.recycling.batches)
-        if self._end.recycling.is_due and child.in_flight.is_empty:
+        if recycling.check(child, now):
+            log.info(CHILD_RECYCLED, model=self._spec.name, pid=child.pid, batches=recycling.batches)
+        if recycling.is_due and child.in_flight.is_empty:
             child.stop()
             self.state = "loading"
 
@@ -128,7 +129,14 @@ class ChildManager:
         """When `tend` has something to do, or `end_if_hung` of a slot that drains."""
         if self._child is None:
             return float("inf") if is_draining else self._start_at
-        return float("inf") if self.is_paused else self._end.limit_at(self._child, is_ready=self.state == "ready")
+        return float("inf") if self.is_paused else self._limit_at(self._child)
+
+    def _limit_at(self, child: ChildProcess) -> float:
+        end, limits = self._end, self._spec.limits
+        if end.is_hung or end.recycling.is_due:
+            return float("inf") if end.is_hung else max(end.recycling.due_at, child.in_flight.alive_at) + limits.max_run_s
+        is_ready = self.state == "ready"
+        return child.in_flight.limit_at(limits.max_run_s) if is_ready else child.started_at + limits.load_timeout_s
 
     def _start(self, now: float) -> list[Event]:
         try:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from penstock.broker.records import Claim, ClaimedJob
 from penstock.job import Call, JobId, Payload, Priority
+from penstock.workers.slot.child.in_flight import LaneProgress
 from penstock.workers.slot.feeds import ShardLane
-from penstock.workers.slot.reports import LaneProgress
 
 ID, OTHER = JobId("0" * 26, "m"), JobId("1" * 26, "m")
 JOB = ClaimedJob(ID, "t", Payload("x"), Priority.BULK, 0.0, 1.0, 1, 0, Call.SHARD)
