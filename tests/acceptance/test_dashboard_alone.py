@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from contextlib import closing
 from importlib.metadata import distribution
 from pathlib import Path
@@ -15,6 +16,7 @@ from penstock.extension import GROUP
 from penstock.extensions.webhooks.webhook import new_signing_key
 from tests.acceptance.gateway_process import GatewayClient, Hand, gateway_process
 
+SOURCES = Path(__file__).parents[2] / "src" / "penstock"
 OF_EXTENSIONS = {"webhooks": "/ui/webhooks", "history": "/ui/history"}
 OWN = ("/", "/ui/models/square", "/ui/jobs", "/ui/runs", "/ui/failed", "/ui/workers", "/ui/audit", "/ui/api")
 # What a browser loads by itself, or where one press leads.
@@ -22,15 +24,27 @@ ADDRESS = re.compile(r'(?:href|src|action|hx-get|hx-post)="([^"#?]*)')
 
 
 def environment(folder: Path, left_out: set[str]) -> dict[str, str]:
-    """Variables of a process that finds our metadata without these extensions, in front of what is installed."""
+    """Variables of a process that finds penstock without these extensions, in front of what is installed."""
     found = distribution(NAME)
     info = folder / f"{NAME.replace('-', '_')}-{found.version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(found.read_text("METADATA") or "")
     points = [f"{one.name} = {one.value}" for one in found.entry_points if one.group == GROUP and one.name not in left_out]
     (info / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *points]))
+    _link(SOURCES, folder / "penstock", but={"extensions"})
+    _link(SOURCES / "extensions", folder / "penstock" / "extensions", but=left_out)
+    for name in left_out:
+        # Others may import its modules, but it declares no extension.
+        _link(SOURCES / "extensions" / name, folder / "penstock" / "extensions" / name, but={"__init__.py"})
     signing = {} if "webhooks" in left_out else {"PENSTOCK_WEBHOOKS__SIGNING_KEYS": new_signing_key()}
     return {"PYTHONPATH": str(folder), **signing}
+
+
+def _link(source: Path, target: Path, *, but: Container[str]) -> None:
+    target.mkdir()
+    for path in source.iterdir():
+        if path.name not in but:
+            (target / path.name).symlink_to(path.resolve())
 
 
 def named_on(client: GatewayClient, *pages: str) -> set[str]:
