@@ -10,7 +10,7 @@ from typing import NamedTuple
 from benchmarks.experiments.lone_path.stamping import CALL, RETURN, Mark
 
 CLIENT, GATEWAY, STORE, SUPERVISOR, CHILD, HOP = "client", "gateway", "store", "supervisor", "child", "hop"
-_ASGI, _STORE, _WIRE = "penstock.gateway.asgi", "penstock.broker.store", "penstock.workers.ipc.frames"
+_ASGI, _STORE, _WIRE = "penstock.gateway.asgi", "penstock.broker.store", "penstock.workers.ipc.wire"
 _SLOT, _CHILD = "penstock.workers.slot", "penstock.workers.child.threads"
 # Functions of libraries: a thread sends to the store, and bytes reach an event loop.
 _SENT = ("redis.connection:AbstractConnection.send_packed_command", CALL)
