@@ -66,6 +66,9 @@ class PipelineStage:
     as_bytes: bool = False
 
 
+_stages = msgspec.json.Decoder(tuple[PipelineStage, ...])
+
+
 def announced(stages: Sequence[PipelineStage]) -> tuple[dict[str, Any], ...]:
     """The stages as a worker announces them, and as a gateway reads them back."""
     return msgspec.json.decode(msgspec.json.encode(stages), type=tuple[dict[str, Any], ...])
@@ -73,7 +76,7 @@ def announced(stages: Sequence[PipelineStage]) -> tuple[dict[str, Any], ...]:
 
 def announced_stages(info: VersionInfo | None) -> tuple[PipelineStage, ...]:
     """The stages of a pipeline that a worker drives; none of another model."""
-    return msgspec.convert(info.stages, tuple[PipelineStage, ...]) if info is not None and info.stages else ()
+    return _stages.decode(msgspec.json.encode(info.stages)) if info is not None and info.stages else ()
 
 
 def pipeline_of(spec: ModelSpec) -> PipelineSpec | None:
