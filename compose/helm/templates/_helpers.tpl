@@ -146,22 +146,22 @@ imagePullPolicy: {{ . }}
 
 {{/* Whether any group scales by itself. */}}
 {{- define "penstock.scales" -}}
-{{- $root := . }}{{- $found := false }}
+{{- $root := . }}{{- $scales := false }}
 {{- range $group, $own := .Values.workers }}
 {{- $worker := include "penstock.group" (list $root $group) | fromJson }}
-{{- if $worker.autoscaling.enabled }}{{ $found = true }}{{ end }}
+{{- if $worker.autoscaling.enabled }}{{ $scales = true }}{{ end }}
 {{- end }}
-{{- $found -}}
+{{- $scales -}}
 {{- end }}
 
 {{/* Whether the workers of any group write the deletion cost of their pods. */}}
 {{- define "penstock.writesCost" -}}
-{{- $root := . }}{{- $found := false }}
+{{- $root := . }}{{- $ranks := false }}
 {{- range $group, $own := .Values.workers }}
 {{- $worker := include "penstock.group" (list $root $group) | fromJson }}
-{{- if $worker.deletionCost }}{{ $found = true }}{{ end }}
+{{- if $worker.deletionCost }}{{ $ranks = true }}{{ end }}
 {{- end }}
-{{- $found -}}
+{{- $ranks -}}
 {{- end }}
 
 {{/* What a pod may reach. */}}

@@ -48,8 +48,8 @@ class RpcDoor(HttpDoor):
         return {"jsonrpc": "2.0", "method": method, "params": params, "id": 7}
 
     def read(self, answer: httpx2.Response) -> Reply:
-        found = replace(super().read(answer), n=None)
-        return self.read_response(found, self._json(answer))
+        reply = replace(super().read(answer), n=None)
+        return self.read_response(reply, self._json(answer))
 
     def read_response(self, reply: Reply, response: Any) -> Reply:
         """What one response says: a refusal has the members of penstock's problems as its data."""

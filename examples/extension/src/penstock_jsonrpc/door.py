@@ -121,14 +121,14 @@ class JsonRpc:
         call = None
         try:
             call = said if isinstance(said, RpcCall) else read_call(said)
-            found = response_of(call, await self._result(call, request))
+            response = response_of(call, await self._result(call, request))
         except ClientGone:
             return None
         except Exception as error:  # noqa: BLE001 - `problem_of` logs what is no refusal
             problem = problem_of(error, request.scope, request.head.get(b"x-request-id"), ())
             refused = worded_unread(problem, error) if call is None else worded_call(call, problem, error)
-            found = orjson.loads(refused.body)
-        return None if call is not None and call.is_notification else found
+            response = orjson.loads(refused.body)
+        return None if call is not None and call.is_notification else response
 
     async def _result(self, call: RpcCall, request: RpcRequest) -> Any:
         method = self._methods.get(call.method)
