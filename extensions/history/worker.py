@@ -107,9 +107,9 @@ class HistoryKeeper:
         """Take what the slots counted, and what they are."""
         with self._guard:
             now, before = time.monotonic(), self._looked_at
-            found = {self._queues_of(model)[-1]: one for model, one in slots_now(infos).items()}
+            slots = {self._queues_of(model)[-1]: one for model, one in slots_now(infos).items()}
             # A queue whose slots are gone is to say so once.
-            self._now = {**dict.fromkeys(self._now.keys() - found.keys(), SlotsNow()), **found}
+            self._now = {**dict.fromkeys(self._now.keys() - slots.keys(), SlotsNow()), **slots}
             self._looked_at = now
             for queue, one in self._now.items():
                 _add(self._of(queue).sums, one.in_time(now - before))
@@ -158,8 +158,8 @@ def take(tally: BatchTally, counts_of: Callable[[str], HistoryCounts]) -> None:
         batches[queue].append((reason, took_s, waited))
     for queue, seconds in busy.items():
         _add(counts_of(queue).sums, {BUSY: round(1000 * seconds)})
-    for queue, found in batches.items():
-        count_batches(counts_of(queue), found)
+    for queue, settled in batches.items():
+        count_batches(counts_of(queue), settled)
 
 
 def count_batches(counts: HistoryCounts, batches: Sequence[tuple[str, float, Sequence[float]]]) -> None:

@@ -71,13 +71,13 @@ def pipeline(
 
 def _in_a_row(stages: Mapping[str, DeclaredStage]) -> dict[str, DeclaredStage]:
     """The same, where each stage that names neither `after` nor `input` follows the one before it."""
-    found: dict[str, DeclaredStage] = {}
+    chained: dict[str, DeclaredStage] = {}
     before = ""
     for name, one in stages.items():
         follows = (before,) if before and not one.after and not one.input else one.after
-        found[name] = DeclaredStage(one.model, one.version, follows, one.input, one.form, one.as_bytes)
+        chained[name] = DeclaredStage(one.model, one.version, follows, one.input, one.form, one.as_bytes)
         before = name
-    return found
+    return chained
 
 
 def _made(name: str, declared: DeclaredStage, models: dict[str, str]) -> PipelineStage:

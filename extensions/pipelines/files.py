@@ -32,8 +32,8 @@ def declared_pipelines(path: Path) -> DeclaredInFile | None:
     """None if the file declares no pipeline. Raises `ConfigError`."""
     if not declares_pipelines(path):
         return None
-    found = read_pipelines(path)
-    return DeclaredInFile(found.models, {"pipelines": found.pipelines})
+    pipelines = read_pipelines(path)
+    return DeclaredInFile(pipelines.models, {"pipelines": pipelines.pipelines})
 
 
 def declares_pipelines(path: Path) -> bool:
@@ -71,23 +71,23 @@ def _declared(path: Path) -> FoundPipelines:
     from penstock.extensions.pipelines.declared import DeclaredPipeline
     from penstock.handlers.modules import import_file
 
-    found = FoundPipelines()
+    declared = FoundPipelines()
     for value in vars(import_file(path, modules=lent_modules())).values():
         if isinstance(value, DeclaredPipeline):
-            found.pipelines[value.name] = value.table
-            found.models |= value.models
-    return found
+            declared.pipelines[value.name] = value.table
+            declared.models |= value.models
+    return declared
 
 
 def main() -> int:
     """Write what the file declares to stdout, behind a zero byte, because the file may print something too."""
     try:
-        found = _declared(Path(sys.argv[1]))
+        declared = _declared(Path(sys.argv[1]))
     except PenstockError as error:
         faults = [str(fault) for fault in getattr(error, "faults", ())]
         sys.stderr.write(" ".join([error.message, *faults]) + "\n")
         return 1
-    sys.stdout.write("\0" + json.dumps({"pipelines": found.pipelines, "models": found.models}))
+    sys.stdout.write("\0" + json.dumps({"pipelines": declared.pipelines, "models": declared.models}))
     return 0
 
 

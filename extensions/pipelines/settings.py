@@ -50,8 +50,8 @@ class PipelineSettings(JobFields, ServedFields):
 
     @model_validator(mode="after")
     def _stages_fit_together(self) -> PipelineSettings:
-        if found := list(faults(self.pipeline())):
-            raise ValueError("; ".join(found))
+        if wrong := list(faults(self.pipeline())):
+            raise ValueError("; ".join(wrong))
         return self
 
     def pipeline(self) -> PipelineSpec:

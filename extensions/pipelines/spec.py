@@ -149,9 +149,9 @@ def stage_job(job: JobId, stage: PipelineStage) -> JobId:
 
 def checked(name: str, spec: PipelineSpec) -> PipelineSpec:
     """The pipeline itself. Raises `ConfigError` with everything that is wrong with it."""
-    found = list(faults(spec))
-    if found:
-        raise ConfigError(f"the pipeline {name!r} cannot be used:", faults=found)
+    wrong = list(faults(spec))
+    if wrong:
+        raise ConfigError(f"the pipeline {name!r} cannot be used:", faults=wrong)
     return spec
 
 

@@ -83,10 +83,10 @@ class Split:
             needed |= {version for version, weight in self.weights.items() if weight > 0.0}
         return needed | ({self.shadow.version} if self.shadow else set())
 
-    def moved(self, canary: Canary, found: Verdict, now: float) -> Split:
+    def moved(self, canary: Canary, verdict: Verdict, now: float) -> Split:
         """The split after a verdict that moves its canary. Figures begin anew, so that each step is judged by its own."""
-        after = _moved(canary, found, now)
-        made = Decision(now, canary.version, found.move, canary.share, after.share, found.reason)
+        after = _moved(canary, verdict, now)
+        made = Decision(now, canary.version, verdict.move, canary.share, after.share, verdict.reason)
         decisions = (*self.decisions, made)[-MOST_DECISIONS:]
         return replace(self, canary=after, period=self.period + 1, decisions=decisions)
 
@@ -95,11 +95,11 @@ class Split:
 msgspec.json.Decoder(Split)
 
 
-def _moved(canary: Canary, found: Verdict, now: float) -> Canary:
-    if found.move is Move.BACK:
+def _moved(canary: Canary, verdict: Verdict, now: float) -> Canary:
+    if verdict.move is Move.BACK:
         return replace(canary, state=CanaryState.STEPPED_BACK, since=now)
     if not canary.is_last:
-        return replace(canary, step=canary.step + 1, since=now, baseline=found.baseline)
+        return replace(canary, step=canary.step + 1, since=now, baseline=verdict.baseline)
     state = CanaryState.PROMOTED if canary.share == WHOLE else CanaryState.KEPT
     return replace(canary, state=state, since=now)
 
@@ -131,8 +131,8 @@ def split_of(kept: Mapping[str, Any]) -> Split | None:
 
 def kept_split(split: Split) -> dict[str, Any]:
     """The split as its rollout keeps it."""
-    found: dict[str, Any] = msgspec.to_builtins(split)
-    return found
+    table: dict[str, Any] = msgspec.to_builtins(split)
+    return table
 
 
 def check_unused(kept: Mapping[str, Any], model: str, version: str) -> None:

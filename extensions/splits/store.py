@@ -35,10 +35,10 @@ def count_split(queue: str, name: str, counts: Mapping[str, int]) -> Operation[N
 
 async def counts_of(store: AsyncStore, info: ModelInfo, name: str) -> Mapping[str, int]:
     """What all partitions counted of a split under this name."""
-    found = Counter[str]()
+    sums = Counter[str]()
     for counts in await asyncio.gather(*(store.send(split_counts(queue, name)) for queue in queues_of_model(info))):
-        found.update(counts)
-    return found
+        sums.update(counts)
+    return sums
 
 
 def _counts(reply: Mapping[bytes, bytes]) -> Mapping[str, int]:

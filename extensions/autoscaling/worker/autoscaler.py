@@ -111,10 +111,10 @@ class Autoscaler:
 
     def infos(self) -> dict[str, dict[str, ScalingInfo]]:
         """What is announced, by model and version. Safe to call from any thread."""
-        found: dict[str, dict[str, ScalingInfo]] = {}
+        by_model: dict[str, dict[str, ScalingInfo]] = {}
         for (model, name), version in list(self._versions.items()):
-            found.setdefault(model, {})[name] = self._info(version)
-        return found
+            by_model.setdefault(model, {})[name] = self._info(version)
+        return by_model
 
     def _info(self, version: _Version) -> ScalingInfo:
         spec, known = version.spec, self.learned.of((version.spec.name, version.spec.version))
@@ -166,18 +166,18 @@ class Autoscaler:
     def _read(self, model: str, specs: Sequence[ModelSpec], now: float) -> None:
         demand = self._demands[model]
         versions = [spec.version for spec in specs]
-        found = joined([self.store.demand(queue, versions) for queue in self.queues(model)])
-        demand.note(found, now, batch_size=max(spec.policy.max_batch_size for spec in specs))
+        demand_now = joined([self.store.demand(queue, versions) for queue in self.queues(model)])
+        demand.note(demand_now, now, batch_size=max(spec.policy.max_batch_size for spec in specs))
 
     def _reading(self, version: _Version, slots: Mapping[Slot, SlotInfo], now: float) -> VersionReading:
         spec, key = version.spec, (version.spec.name, version.spec.version)
         demand, known = self._demands[spec.name], self.learned.of(key)
-        found = self._slots_everywhere(spec.name, slots.values())
+        slots_by_version = self._slots_everywhere(spec.name, slots.values())
         return VersionReading(
             waiting=demand.waiting(spec.version),
             arrivals_per_s=demand.arrivals_per_s * self._part(spec),
-            ready=sum(slot.state == "ready" for slot in found.get(spec.version, ())),
-            rate=demand.rates(found, now).get(spec.version, 0.0),
+            ready=sum(slot.state == "ready" for slot in slots_by_version.get(spec.version, ())),
+            rate=demand.rates(slots_by_version, now).get(spec.version, 0.0),
             start_s=known.start_s,
             is_running=self._has_run(version, [slot for slot in slots if slot.spec == spec]),
             hosts=self._hosts(spec),
@@ -187,11 +187,11 @@ class Autoscaler:
 
     def _slots_everywhere(self, model: str, own: Iterable[SlotInfo]) -> dict[str, list[SlotInfo]]:
         others = (slot for worker in self.workers() if worker.name != self.name and not worker.drained for slot in worker.slots)
-        found: dict[str, list[SlotInfo]] = {}
+        by_version: dict[str, list[SlotInfo]] = {}
         for slot in (*own, *others):
             if slot.model == model:
-                found.setdefault(slot.version, []).append(slot)
-        return found
+                by_version.setdefault(slot.version, []).append(slot)
+        return by_version
 
     def _part(self, spec: ModelSpec) -> float:
         """Of the model's arrivals, those of this version: as its jobs were among those that ended here."""
@@ -243,8 +243,8 @@ class Autoscaler:
         if not wishes:
             return
         devices = {wish.key: self.fleet.devices_of(wish.spec) for wish in wishes}
-        budgets = {device: size for found in devices.values() for device, size in found.items()}
-        answer = self._room(budgets).answer(wishes, {key: list(found) for key, found in devices.items()}, now)
+        budgets = {device: size for sizes in devices.values() for device, size in sizes.items()}
+        answer = self._room(budgets).answer(wishes, {key: list(sizes) for key, sizes in devices.items()}, now)
         for wish in wishes:
             version = self._versions[wish.key]
             version.is_full = wish.key not in answer.granted

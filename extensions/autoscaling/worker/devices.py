@@ -73,12 +73,12 @@ class DeviceRoom:
             if not possible:
                 answer.hopeless.append(wish.key)
                 continue
-            found = {device: self._gives_way(wish, device, promised[device], now) for device in possible}
-            device = min(possible, key=lambda device: _cost(found[device]))
+            leavers = {device: self._gives_way(wish, device, promised[device], now) for device in possible}
+            device = min(possible, key=lambda device: _cost(leavers[device]))
             promised[device] += self.needed(wish.spec, device)
-            if found[device] == {}:
+            if leavers[device] == {}:
                 answer.granted.append(wish.key)
-            answer.leavers.update(found[device] or {})
+            answer.leavers.update(leavers[device] or {})
         return answer
 
     def more(self, spec: ModelSpec, count: int) -> int:

@@ -64,7 +64,7 @@ def memory_of(slots: Sequence[SlotInfo]) -> dict[Key, int]:
     On the CPU the resident memory of the largest one. Nobody can say whose the memory of a GPU is, so that of a GPU counts
     where all slots on it are of one version.
     """
-    found: dict[Key, int] = {}
+    bytes_by_key: dict[Key, int] = {}
     by_device: dict[str, list[SlotInfo]] = {}
     for slot in slots:
         by_device.setdefault(slot.device_uuid, []).append(slot)
@@ -73,9 +73,9 @@ def memory_of(slots: Sequence[SlotInfo]) -> dict[Key, int]:
         if not uuid:
             for slot in there:
                 key = (slot.model, slot.version)
-                found[key] = max(found.get(key, 0), slot.memory_bytes if slot.state == "ready" else 0)
+                bytes_by_key[key] = max(bytes_by_key.get(key, 0), slot.memory_bytes if slot.state == "ready" else 0)
         elif len(keys) == 1 and all(slot.state == "ready" for slot in there):
             used = max((slot.device_use.used_bytes for slot in there if slot.device_use is not None), default=0)
             [key] = keys
-            found[key] = max(found.get(key, 0), used // len(there))
-    return {key: size for key, size in found.items() if size}
+            bytes_by_key[key] = max(bytes_by_key.get(key, 0), used // len(there))
+    return {key: size for key, size in bytes_by_key.items() if size}

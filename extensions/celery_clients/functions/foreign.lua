@@ -12,10 +12,10 @@ function own.drawn(p, entry) redis.call('ZADD', p .. 'foreign', 'NX', 0, entry) 
 -- Up to `most` of what a sorted set holds for some worker to deal with, each not again before AGAIN_MS: by then a worker that took
 -- it and lives has removed it.
 local function hand_out(key, now, most)
-  local found, handed = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, most), {}
-  for _, entry in ipairs(found) do append(handed, {now + AGAIN_MS, entry}) end
+  local entries, handed = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, most), {}
+  for _, entry in ipairs(entries) do append(handed, {now + AGAIN_MS, entry}) end
   send('ZADD', key, handed)
-  return found
+  return entries
 end
 
 -- While jobs wait, messages are met when tickets are popped; while none waits, the ticket lists hold nothing else.

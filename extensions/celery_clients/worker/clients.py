@@ -114,20 +114,20 @@ class CeleryClients:
 
     def _answer(self, job: JobId) -> None:
         task = self._store.send(celery_ops.task_of(job))
-        found = self._store.result(job)
+        ended = self._store.result(job)
         # A record that was collected meanwhile has no result for anybody.
-        sent = self._sent(task, found) if found else []
+        sent = self._sent(task, ended) if ended else []
         if refused := self._store.run(celery_ops.answer(job, sent)):
             # The store hands it out again, until the record is collected.
             log.warning(FOLLOW_UP_NOT_SENT, job=str(job), queue=refused)
 
-    def _sent(self, task: AnsweredTask, found: tuple[Job, Payload | None]) -> list[Sent]:
+    def _sent(self, task: AnsweredTask, ended: tuple[Job, Payload | None]) -> list[Sent]:
         """What the end of a job tells Celery's clients and sends to Celery's workers."""
         now = self._store.now()
-        if found[0].state is not JobState.SUCCEEDED:
+        if ended[0].state is not JobState.SUCCEEDED:
             # Whatever ended the job has answered already.
             return [one.message for one in after_failure(task.follow_ups, now=now)]
-        return answers(task, self._loaded(*found), now=now)
+        return answers(task, self._loaded(*ended), now=now)
 
     def _loaded(self, job: Job, output: Payload | None) -> Payload | PenstockError:
         if output is None:

@@ -49,14 +49,14 @@ def _revoke_all(store: RedisStore, tasks: Iterable[str], own: Iterable[str], *, 
     done: dict[str, list[str]] = {}
     for task in tasks:
         jobs = (store.send(celery_ops.job_of_task(model, task)) for model in models)
-        job = next((found for found in jobs if found), None)
+        job = next((match for match in jobs if match), None)
         done.setdefault(_revoke(store, job, terminate=terminate) if job else "unknown", []).append(task)
     return done
 
 
 def _revoke(store: RedisStore, job: JobId, *, terminate: bool) -> str:
-    found = store.read(job)
-    if found is not None and found.state is JobState.LEASED and not terminate:
+    record = store.read(job)
+    if record is not None and record.state is JobState.LEASED and not terminate:
         return "running"
     return {CancelStatus.CANCELLED: "revoked", CancelStatus.REQUESTED: "stopping"}.get(store.cancel(job), "ended")
 

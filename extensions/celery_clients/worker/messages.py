@@ -108,14 +108,14 @@ def chain_of(message: bytes) -> tuple[str, ...]:
 
 
 def _follows(embed: _Parts, headers: _Parts, celery_id: str, may_send: Callable[[str], bool]) -> str:
-    found = follow_ups(embed, id=celery_id, root=_text(headers, "root_id"))
-    if found is None:
+    following = follow_ups(embed, id=celery_id, root=_text(headers, "root_id"))
+    if following is None:
         return ""
-    for queue in found.queues():
+    for queue in following.queues():
         if not may_send(queue):
             raise _Unreadable(f"penstock's workers may not write to the queue {queue[:80]!r}, where what follows would be sent")
     chain = ids_of_chain({"chain": _values.decode(embed.get("chain", b"null"))})
-    return celery_ops.followed_by(chain, msgspec.json.encode(found).decode())
+    return celery_ops.followed_by(chain, msgspec.json.encode(following).decode())
 
 
 def asked_by(message: bytes) -> DoorMessage | Rejected:
@@ -181,8 +181,8 @@ def _flag(parts: _Parts, name: str) -> bool:
 
 
 def _celery_id(headers: _Parts) -> str:
-    found = _text(headers, "id")
-    return found if len(found) <= _MAX_ID_CHARS and not {",", "\n"} & set(found) else ""
+    celery_id = _text(headers, "id")
+    return celery_id if len(celery_id) <= _MAX_ID_CHARS and not {",", "\n"} & set(celery_id) else ""
 
 
 def _text(parts: _Parts, name: str) -> str:
@@ -195,8 +195,8 @@ def _text(parts: _Parts, name: str) -> str:
 
 def _trace(headers: _Parts) -> str:
     """The trace that OpenTelemetry's instrumentation of Celery puts into a task's headers."""
-    found = trace_context.read(_text(headers, "traceparent"), _text(headers, "tracestate"))
-    return found.text if found else ""
+    trace = trace_context.read(_text(headers, "traceparent"), _text(headers, "tracestate"))
+    return trace.text if trace else ""
 
 
 def _body(envelope: _Parts) -> _Body:
@@ -206,10 +206,10 @@ def _body(envelope: _Parts) -> _Body:
     if _text(_objects.decode(envelope.get("properties", b"{}")), "body_encoding") == "base64":
         body = base64.b64decode(body, validate=True)
     try:
-        found: _Body = _bodies.decode(body)
+        parts: _Body = _bodies.decode(body)
     except msgspec.ValidationError as error:
         raise _Unreadable(f"only Celery's message protocol 2 is accepted: [args, kwargs, embed]; {error}") from error
-    return found
+    return parts
 
 
 def _call(body: _Body, task: str) -> _Call:
@@ -272,8 +272,8 @@ def _version(call: _Call, info: ModelInfo) -> str:
 
 def _sent_priority(envelope: _Parts) -> int:
     """Celery's priority, 0 to 9, of which 0 goes first with Redis."""
-    found = _values.decode(_objects.decode(envelope.get("properties", b"{}")).get("priority", b"0"))
-    return found if isinstance(found, int) else 0
+    priority = _values.decode(_objects.decode(envelope.get("properties", b"{}")).get("priority", b"0"))
+    return priority if isinstance(priority, int) else 0
 
 
 def _priority(call: _Call, sent: int) -> Priority:
@@ -293,10 +293,10 @@ def _delay_s(headers: _Parts, now: float) -> float:
 
 def _moment(headers: _Parts, name: str) -> float | None:
     """Unix seconds; None if the header is not there."""
-    found = _values.decode(headers.get(name, b"null"))
-    if not (found is None or isinstance(found, str)):
+    text = _values.decode(headers.get(name, b"null"))
+    if not (text is None or isinstance(text, str)):
         raise _Unreadable(f"{name} is a moment as ISO 8601 writes it, which Celery makes of any {name} that it is given")
-    return datetime.fromisoformat(found).timestamp() if found else None
+    return datetime.fromisoformat(text).timestamp() if text else None
 
 
 def _deadline_s(call: _Call, headers: _Parts, limits: Limits, priority: Priority, *, delay_s: float, now: float) -> float:

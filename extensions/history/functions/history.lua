@@ -29,12 +29,12 @@ end
 
 -- A histogram with buckets that are 2^grain times as wide: each then holds what several did.
 local function coarser(buckets, grain)
-  local found, width = {}, 2 ^ grain
+  local wider, width = {}, 2 ^ grain
   for number, count in pairs(buckets) do
     local first = number - number % width
-    found[first] = (found[first] or 0) + count
+    wider[first] = (wider[first] or 0) + count
   end
-  return found
+  return wider
 end
 
 local function coarsen(step, grain)
@@ -85,30 +85,30 @@ local function load_history(p)
 end
 
 local function running(p)
-  local found = 0
-  for _, worker in ipairs(redis.call('ZRANGE', p .. 'leases', 0, -1)) do found = found + redis.call('HLEN', p .. 'held:' .. worker) end
-  return found
+  local held = 0
+  for _, worker in ipairs(redis.call('ZRANGE', p .. 'leases', 0, -1)) do held = held + redis.call('HLEN', p .. 'held:' .. worker) end
+  return held
 end
 
 -- What the counters grew by since they were noted last, whoever did that, and in which time: none if the clock was set back.
 -- Counters that shrank are those of another store, and the first look has nothing to compare with.
 local function note_counters(p, state, step, now)
-  local found, before = redis.call('HMGET', p .. 'counters', unpack(COUNTERS)), state.noted
+  local counted, before = redis.call('HMGET', p .. 'counters', unpack(COUNTERS)), state.noted
   local known = before.at ~= nil
   for i = 1, #COUNTERS do
-    found[i] = tonumber(found[i] or 0)
-    known = known and found[i] >= before[i]
+    counted[i] = tonumber(counted[i] or 0)
+    known = known and counted[i] >= before[i]
   end
   if known then
     local grown = {[COVERED] = math.max(0, now - before.at)}
     for i = 1, #COUNTERS do
-      local more = found[i] - before[i]
+      local more = counted[i] - before[i]
       if more > 0 then grown[SUM_OF_COUNTER[i]] = (grown[SUM_OF_COUNTER[i]] or 0) + more end
     end
     add_to(step[2], grown)
   end
-  state.noted = found
-  found.at = now
+  state.noted = counted
+  counted.at = now
 end
 
 local function note_queue(p, step, now)
@@ -147,9 +147,9 @@ local function note_written(state, step, now, args)
   return true
 end
 
-local function count_of(found)
+local function count_of(entries)
   local n = 0
-  for _ in pairs(found) do n = n + 1 end
+  for _ in pairs(entries) do n = n + 1 end
   return n
 end
 

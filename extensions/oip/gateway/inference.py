@@ -68,14 +68,14 @@ class Inference:
 
     async def unready(self, model: str, version: str = "") -> str:
         """Why the version is not ready, in a sentence; empty if it is. Raises `NotFound`."""
-        entry, found = await self._registry.find(model, version)
-        if not found.capacity.ready_slots:
+        entry, served = await self._registry.find(model, version)
+        if not served.capacity.ready_slots:
             await self._registry.look_again()
-            entry, found = await self._registry.find(model, version)
-        if found.capacity.ready_slots:
+            entry, served = await self._registry.find(model, version)
+        if served.capacity.ready_slots:
             return ""
-        why = why_unserved(self._registry.workers, entry.name, found)
-        return f"model {entry.name!r} version {found.name!r} is not ready: {why}"
+        why = why_unserved(self._registry.workers, entry.name, served)
+        return f"model {entry.name!r} version {served.name!r} is not ready: {why}"
 
     async def answer(
         self, model: str, version: str, read: ReadRequest, asking: InferCaller, *, size: int
@@ -146,8 +146,8 @@ class _InferReading:
         if version is not self._version:
             # A raw body is the tensor that this version names.
             self.request = await self._run(self._read, version)
-        found: Payload = await self._run(self._payload, version)
-        return found
+        payload: Payload = await self._run(self._payload, version)
+        return payload
 
     async def _run(self, step: Callable[[VersionEntry], Any], version: VersionEntry) -> Any:
         return await asyncio.to_thread(step, version) if self._is_large else step(version)

@@ -71,8 +71,8 @@ def _port(name: str, root: Schema, schema: Any) -> TensorPort:
 
 def _chosen(root: Schema, schema: Any) -> Schema:
     """The first alternative that is not null."""
-    found = [choice for choice in choices_of(root, schema) if choice.get("type") != "null"]
-    return found[0] if found else {}
+    others = [choice for choice in choices_of(root, schema) if choice.get("type") != "null"]
+    return others[0] if others else {}
 
 
 def model_metadata(entry: ModelEntry, version: VersionEntry) -> dict[str, Any]:

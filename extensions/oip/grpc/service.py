@@ -106,32 +106,32 @@ class InferenceService:
         return _written("ModelConfigResponse", config=config)
 
     async def model_infer(self, rpc: Rpc, message: bytes) -> bytes:
-        found, raw = split_request(message, max_bytes=self._limits.max_json_bytes)
+        request, raw = split_request(message, max_bytes=self._limits.max_json_bytes)
         asking = asking_of(rpc, rpc.connection)
-        read = partial(_read, found, raw)
+        read = partial(_read, request, raw)
         return answer_message(
-            *await self._inference.answer(found.model_name, found.model_version, read, asking, size=len(message))
+            *await self._inference.answer(request.model_name, request.model_version, read, asking, size=len(message))
         )
 
     async def stream_answers(self, rpc: Rpc, message: bytes, connection: ClientConnection) -> AsyncIterator[bytes]:
         """The answers to one request of a stream: of a model that streams one per chunk, else one. A refusal is one, too."""
-        found = None
+        request = None
         try:
             caller = self._guard.admit(rpc.head, rpc.address)
             with self._guard.permit_in(self._predictions, caller):
-                found, raw = split_request(message, max_bytes=self._limits.max_json_bytes)
+                request, raw = split_request(message, max_bytes=self._limits.max_json_bytes)
                 asking = asking_of(rpc, connection)
-                async for answer in self._answers(found, raw, asking, len(message)):
+                async for answer in self._answers(request, raw, asking, len(message)):
                     yield answer
         except ClientGone:
             return
         except Exception as error:  # noqa: BLE001 - one request of a stream fails alone
             refusal = refusal_of(error, method=rpc.method.name, given_id=rpc.head.get(b"x-request-id"))
-            yield stream_error(refusal.text, found.id if found is not None else "")
+            yield stream_error(refusal.text, request.id if request is not None else "")
 
-    async def _answers(self, found: Any, raw: Sequence[memoryview], asking: InferCaller, size: int) -> AsyncIterator[bytes]:
-        model, version = found.model_name, found.model_version
-        read, wants = partial(_read, found, raw), wants_final(found)
+    async def _answers(self, request: Any, raw: Sequence[memoryview], asking: InferCaller, size: int) -> AsyncIterator[bytes]:
+        model, version = request.model_name, request.model_version
+        read, wants = partial(_read, request, raw), wants_final(request)
         _, chosen = await self._inference.find(model, version)
         if chosen.info is None or not chosen.info.streams:
             answer = await self._inference.answer(model, version, read, asking, size=size)
@@ -161,8 +161,8 @@ def asking_of(rpc: Rpc, connection: ClientConnection) -> InferCaller:
     return InferCaller(rpc.caller, connection, rpc.headers, rpc.head, rpc.scope, within_s=rpc.remaining_s)
 
 
-def _read(found: Any, raw: Sequence[memoryview], version: VersionEntry) -> InferRequest:
-    return infer_request(found, raw)
+def _read(request: Any, raw: Sequence[memoryview], version: VersionEntry) -> InferRequest:
+    return infer_request(request, raw)
 
 
 def _written(kind: str, /, **members: Any) -> bytes:

@@ -112,10 +112,10 @@ class Embeddings:
         )
         draft = structs.replace(draft, settled=await self._submitter.settle(draft))
         drafts = [structs.replace(draft, input=partial(self._input, wanted, at)) for at in range(len(wanted.inputs))]
-        found = [await self._submitter.prepare(one) for one in drafts]
-        if not found[0].version.capacity.ready_slots:
-            await self._predict.require_worker(found[0])
-        return found
+        requests = [await self._submitter.prepare(one) for one in drafts]
+        if not requests[0].version.capacity.ready_slots:
+            await self._predict.require_worker(requests[0])
+        return requests
 
     async def _input(self, wanted: EmbeddingRequest, at: int, version: VersionEntry) -> Payload:
         given = wanted.inputs[at]

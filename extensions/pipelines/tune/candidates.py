@@ -130,8 +130,8 @@ def rank_pipelines(
         if figures is not None:
             predicted[choice.key] = figures
             best = max(best, figures.offered_rps)
-    found = [choice for choice in choices if choice.key in predicted]
-    order = sorted(found, key=lambda choice: pipeline_preference(choice, predicted[choice.key], goal))
+    simulated = [choice for choice in choices if choice.key in predicted]
+    order = sorted(simulated, key=lambda choice: pipeline_preference(choice, predicted[choice.key], goal))
     return PipelineRanking(tuple(order), predicted, unseen=len(choices) - seen)
 
 

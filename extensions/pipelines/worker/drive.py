@@ -155,8 +155,8 @@ class Drive:
         watched = await answered(partial(store.watch, id))
         if watched is None or not watched.state.final:
             return StageEnd(watched.state) if watched is not None else None
-        found = await answered(partial(store.result, id))
-        return None if found is None else _end_of(*found)
+        ended = await answered(partial(store.result, id))
+        return None if ended is None else _end_of(*ended)
 
     async def _input(self, stage: PipelineStage, id: JobId) -> Payload:
         wanted, joiner = self._spec.wanted(stage), self._services.joiner

@@ -181,12 +181,12 @@ class PipelineExecutor:
         self._tell(DriveEnded(number, driven))
 
     def _give_up(self, number: int, is_late: bool) -> None:
-        if (found := self._drives.get(number)) is not None:
-            found[0].give_up(is_late=is_late)
+        if (entry := self._drives.get(number)) is not None:
+            entry[0].give_up(is_late=is_late)
 
     def _break_off(self, number: int) -> None:
-        if (found := self._drives.pop(number, None)) is not None:
-            found[1].cancel()
+        if (entry := self._drives.pop(number, None)) is not None:
+            entry[1].cancel()
 
     def _tell(self, event: ExecutorEvent) -> None:
         self.events.append(event)

@@ -49,9 +49,9 @@ class Leftovers:
         waiting = list(self._open)
         for first in range(0, len(waiting), _PAGE):
             page = waiting[first : first + _PAGE]
-            found = {job.id: job for job in await answered(partial(self._store.records, page))}
+            jobs = {job.id: job for job in await answered(partial(self._store.records, page))}
             for id in page:
-                await self._tidy(id, found.get(id))
+                await self._tidy(id, jobs.get(id))
         while len(self._ended) > _REMEMBERED:
             del self._ended[next(iter(self._ended))]
 

@@ -47,11 +47,11 @@ class PipelineProgress:
         if self.failed or self._is_given_up:
             return []
         done = self.outputs.keys()
-        found = [stage for stage in self._spec.stages if self._waits_for[stage.name] <= done and stage.name not in self._begun]
-        for stage in found:
+        stages = [stage for stage in self._spec.stages if self._waits_for[stage.name] <= done and stage.name not in self._begun]
+        for stage in stages:
             self._begun.add(stage.name)
             self._open[stage.name] = stage
-        return found
+        return stages
 
     def end(self, stage: PipelineStage, end: StageEnd) -> None:
         """Note that a stage has ended, which has begun."""

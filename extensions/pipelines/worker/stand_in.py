@@ -92,11 +92,11 @@ class PipelineStandIn:
 
     def handle(self, source: str, mask: int, now: float) -> list[Event]:
         os.eventfd_read(self._signal)
-        found: list[Event] = []
+        events: list[Event] = []
         while self._executor.events:
             event = self._event(self._executor.events.popleft(), now)
-            found += [event] if event is not None else []
-        return found
+            events += [event] if event is not None else []
+        return events
 
     def _event(self, event: ExecutorEvent, now: float) -> Event | None:
         match event:

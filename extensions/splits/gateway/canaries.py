@@ -48,8 +48,8 @@ class CanaryJudge:
         self._unready: dict[tuple[str, str], float] = {}
         self._looked_at = clock()
 
-    async def judge(self, found: Mapping[str, StoredRollout], entries: Sequence[ModelEntry]) -> None:
-        """Move the canaries that are due. `found` are the rollouts from which the entries were made.
+    async def judge(self, rollouts: Mapping[str, StoredRollout], entries: Sequence[ModelEntry]) -> None:
+        """Move the canaries that are due. `rollouts` are the rollouts from which the entries were made.
 
         Raises `StoreUnavailable`; what is left is moved at the next refresh.
         """
@@ -60,7 +60,7 @@ class CanaryJudge:
         failures = []
         for entry, split, canary in looked:
             unready_s = self._unready_s(entry, canary.version)
-            stored = found.get(entry.name)
+            stored = rollouts.get(entry.name)
             if stored is None:
                 continue
             try:
@@ -78,12 +78,12 @@ class CanaryJudge:
         if now - before > _BLIND_S:
             self._unready.clear()
 
-    async def _judge(self, split: Split, canary: Canary, info: ModelInfo, found: StoredRollout, *, unready_s: float) -> None:
+    async def _judge(self, split: Split, canary: Canary, info: ModelInfo, stored: StoredRollout, *, unready_s: float) -> None:
         said, now = await verdict_now(self._store, info, split, canary, unready_s=unready_s)
         if said.move is Move.STAY:
             return
         after = split.moved(canary, said, now)
-        if await self._store.swap_rollout(info.name, found, _moved(found.rollout, after)):
+        if await self._store.swap_rollout(info.name, stored, _moved(stored.rollout, after)):
             _log(info.name, after)
 
     def _unready_s(self, entry: ModelEntry, version: str) -> float:
@@ -98,8 +98,8 @@ class CanaryJudge:
 
 def is_deciding(entry: ModelEntry) -> bool:
     """Whether a canary of the model is to be looked at."""
-    found = split_in(entry)
-    return found is not None and found.split.is_deciding
+    own = split_in(entry)
+    return own is not None and own.split.is_deciding
 
 
 async def verdict_now(

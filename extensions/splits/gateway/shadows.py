@@ -119,10 +119,10 @@ class Shadows:
         return ends[job], ends[copy]
 
     async def _end(self, job: JobId) -> JobEnd | None:
-        found = await self._store.result(job)
-        if found is None:
+        ended = await self._store.result(job)
+        if ended is None:
             return None
-        record, output = found
+        record, output = ended
         if record.state is not JobState.SUCCEEDED or output is None:
             return JobEnd(record.state, record.error.code if record.error else "")
         try:
@@ -145,11 +145,11 @@ class Shadows:
         while self._counts:
             await asyncio.sleep(_FLUSH_S)
             counts, self._counts = self._counts, {}
-            for (model, split), found in counts.items():
+            for (model, split), of_split in counts.items():
                 try:
-                    await self._store.run(count_split(model, split, found))
+                    await self._store.run(count_split(model, split, of_split))
                 except PenstockError as error:
-                    log.warning("shadow_uncounted", model=model, reason=error.message, **_words(found))
+                    log.warning("shadow_uncounted", model=model, reason=error.message, **_words(of_split))
 
 
 def copied(request: SubmitRequest) -> SubmitRequest:
@@ -174,9 +174,9 @@ def copied(request: SubmitRequest) -> SubmitRequest:
 
 
 def _split(request: SubmitRequest) -> Split:
-    found = split_in(request.model)
-    assert found is not None
-    return found.split
+    own = split_in(request.model)
+    assert own is not None
+    return own.split
 
 
 def _tolerance(request: SubmitRequest) -> float:

@@ -100,12 +100,12 @@ def _object(data: bytes, archive: str) -> dict[str, Any]:
     if len(data) > MAX_MANIFEST_BYTES:
         raise BadArchive(f"{archive}: {MANIFEST} has more than {MAX_MANIFEST_BYTES:,} bytes", hint=_HINT)
     try:
-        found = json.loads(data.decode("utf-8-sig"))
+        parsed = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise BadArchive(f"{archive}: {MANIFEST} is not valid JSON: {error}", hint=_HINT) from error
-    if not isinstance(found, dict):
-        raise BadArchive(f"{archive}: {MANIFEST} is not a JSON object but {type(found).__name__}", hint=_HINT)
-    return found
+    if not isinstance(parsed, dict):
+        raise BadArchive(f"{archive}: {MANIFEST} is not a JSON object but {type(parsed).__name__}", hint=_HINT)
+    return parsed
 
 
 def _text_faults(model: Mapping[str, Any]) -> list[str]:

@@ -37,11 +37,11 @@ def model_settings(config: Mapping[str, Any]) -> TranslatedSettings:
     for key, value in config.items():
         if key in _DEVICE_KEYS:
             continue
-        found, one = _translated(key, value)
-        values |= found
+        own, one = _translated(key, value)
+        values |= own
         report.append(one)
-    found, devices = _devices(config)
-    return TranslatedSettings(values | found, [*report, *devices])
+    own, devices = _devices(config)
+    return TranslatedSettings(values | own, [*report, *devices])
 
 
 def refused_settings(archive: str, refused: Sequence[str]) -> str:
@@ -68,8 +68,8 @@ def _by_rule(key: str, value: Any, rule: _Rule) -> tuple[dict[str, Any], Setting
         parity = Parity.IGNORED if rule.parity is Parity.IGNORED else Parity.HONOURED
         return {}, SettingParity(key, value, parity, why=rule.why if parity is rule.parity else "")
     name, _, option = rule.ours.partition(".")
-    found = {name: {option: ours}} if option else {name: ours}
-    return found, SettingParity(key, value, rule.parity, f"{rule.ours} = {_written(ours)}", rule.why)
+    own = {name: {option: ours}} if option else {name: ours}
+    return own, SettingParity(key, value, rule.parity, f"{rule.ours} = {_written(ours)}", rule.why)
 
 
 def _unserved(key: str, value: Any) -> SettingParity:

@@ -59,21 +59,21 @@ def opened(path: Path, cache_dir: Path, *, handler: str = "", max_bytes: int = C
     except OSError as error:
         raise BadArchive(f"{path} cannot be read: {error.strerror or error}", hint="check the path and its rights") from error
     try:
-        found = opened_folder(_content(entry), handler=handler, stem=archive_stem(path))
+        archive = opened_folder(_content(entry), handler=handler, stem=archive_stem(path))
     except BadArchive as error:
         lock.close()
         raise BadArchive(error.message.replace(str(_content(entry)), str(path)), hint=error.hint) from error
-    return replace(found, digest=digest, lock=lock)
+    return replace(archive, digest=digest, lock=lock)
 
 
 def opened_folder(folder: Path, *, handler: str = "", stem: str = "") -> OpenedArchive:
     """An archive that is unpacked already. `stem`: its model's name if it has no manifest. Raises `BadArchive`."""
     try:
-        found = read_archive(folder, handler=handler, stem=stem)
+        contents = read_archive(folder, handler=handler, stem=stem)
     except OSError as error:
         # The manifest may name what no file can be called.
         raise BadArchive(f"{folder} cannot be read: {error.strerror or error}", hint="check what its manifest names") from error
-    return OpenedArchive(folder, found.manifest, found.config)
+    return OpenedArchive(folder, contents.manifest, contents.config)
 
 
 def _unpacked(
@@ -115,8 +115,8 @@ def _fill(file: IO[bytes], path: Path, name: str, source: str, entries: Entries,
 
 
 def _state(file: IO[bytes]) -> FileState:
-    found = os.fstat(file.fileno())
-    return found.st_mtime_ns, found.st_size
+    status = os.fstat(file.fileno())
+    return status.st_mtime_ns, status.st_size
 
 
 def _is_intact(entry: Entry) -> bool:
@@ -158,5 +158,5 @@ def _write(path: Path, chunks: Iterator[bytes]) -> int:
 
 def _content(entry: Entry) -> Path:
     """The folder of the model: of a tar.gz the one folder that everything lies in."""
-    found = list(entry.files.iterdir())
-    return found[0] if len(found) == 1 and found[0].is_dir() and not found[0].name.endswith("-INF") else entry.files
+    top = list(entry.files.iterdir())
+    return top[0] if len(top) == 1 and top[0].is_dir() and not top[0].name.endswith("-INF") else entry.files

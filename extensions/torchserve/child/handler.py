@@ -78,8 +78,8 @@ class ArchiveHandler(Handler):
         rest = [place for place in range(len(batch)) if place not in alone]
         for places in [rest, *([place] for place in alone)] if rest else [[place] for place in alone]:
             with self._running.among(places):
-                found = self._call([batch[place] for place in places], [headers[place] for place in places])
-            for place, output in zip(places, found, strict=True):
+                part_outputs = self._call([batch[place] for place in places], [headers[place] for place in places])
+            for place, output in zip(places, part_outputs, strict=True):
                 outputs[place] = output
         return outputs
 

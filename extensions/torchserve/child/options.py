@@ -41,12 +41,12 @@ def read_options(options: Mapping[str, Any]) -> ArchiveOptions:
         kind = dict if name == "metrics" else kinds[name]
         if not isinstance(value, kind):
             raise HandlerLoadError(f"the archive's option {name} must be {kind.__name__}, not {value!r:.80}")
-    found = ArchiveOptions(**dict(options))
-    if found.service_envelope not in ("", *_ENVELOPES):
+    own = ArchiveOptions(**dict(options))
+    if own.service_envelope not in ("", *_ENVELOPES):
         raise HandlerLoadError(
-            f"there is no service_envelope {found.service_envelope!r:.80}; it is {', '.join(_ENVELOPES)}, or left out"
+            f"there is no service_envelope {own.service_envelope!r:.80}; it is {', '.join(_ENVELOPES)}, or left out"
         )
-    return found
+    return own
 
 
 def check_config(config: Mapping[str, Any]) -> None:

@@ -39,9 +39,9 @@ class NotedRows(list[Any]):
         self._read.update(map(id, rows))
 
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
-        found: Any = super().__getitem__(index)
-        self._note(*(found if isinstance(index, slice) else (found,)))
-        return found
+        rows: Any = super().__getitem__(index)
+        self._note(*(rows if isinstance(index, slice) else (rows,)))
+        return rows
 
     def __iter__(self) -> Iterator[Any]:
         for row in super().__iter__():
@@ -147,9 +147,9 @@ class FirstRequest:
         if self.is_on_trial and count == 1:
             self._on_alone(context)
         elif not self._is_cleared and count > 1:
-            found = [what for what, indices in context.touched.items() if indices == {0}]
-            if found:
-                self._suspected, self._waiting = found[0], count
+            lone = [what for what, indices in context.touched.items() if indices == {0}]
+            if lone:
+                self._suspected, self._waiting = lone[0], count
 
     def _on_alone(self, context: TorchServeContext) -> None:
         self._waiting -= 1

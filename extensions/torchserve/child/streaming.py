@@ -96,8 +96,8 @@ def _chunk(value: Any) -> Any:
     plain = plain_bytes(value)
     if isinstance(value, (dict, list, tuple, int, float, type(None))) and not _NO_JSON.search(plain):
         return value
-    found = _text_or_bytes(plain)
-    return found if isinstance(found, str) else {"$bytes": b64encode(found).decode()}
+    text = _text_or_bytes(plain)
+    return text if isinstance(text, str) else {"$bytes": b64encode(text).decode()}
 
 
 def _text_or_bytes(data: bytes) -> str | bytes:

@@ -41,14 +41,14 @@ class TorchServeDoor:
         """What the request asks for here; None if it is not for these routes, or from a client of penstock's own."""
         if accepts_problems(scope):
             return None
-        found = target_of(scope["path"], scope["method"])
-        if found is None or (found.is_v2 and not self._takes_raw(found)):
+        asked = target_of(scope["path"], scope["method"])
+        if asked is None or (asked.is_v2 and not self._takes_raw(asked)):
             if is_management(scope["path"]):
                 word_refusals(scope, TorchServeTarget("management"))
             return None
-        if not found.is_v2:
-            word_refusals(scope, found)
-        return found
+        if not asked.is_v2:
+            word_refusals(scope, asked)
+        return asked
 
     def add_routes(self, document: dict[str, Any], keyed: bool) -> dict[str, Any]:
         return add_routes(document, keyed=keyed)

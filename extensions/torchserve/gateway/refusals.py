@@ -79,8 +79,8 @@ def word_refusals(scope: Scope, target: TorchServeTarget) -> None:
 
 def as_torchserve(target: TorchServeTarget, problem: ProblemResponse, error: Exception) -> ProblemResponse:
     """The same refusal with TorchServe's error object, and the headers of all its replies."""
-    found = prediction_error(error, target)
-    body = pretty(found.body)
+    worded = prediction_error(error, target)
+    body = pretty(worded.body)
     kept: Headers = [header for header in problem.headers if header[0] not in _CHANGED]
     own = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *FIXED_HEADERS]
-    return replace(problem, status=found.status, body=body, headers=[*kept, *own])
+    return replace(problem, status=worded.status, body=body, headers=[*kept, *own])

@@ -104,14 +104,14 @@ class TokenFile:
         log.info("torchserve_token_renewed", token=name, path=str(self._path))
 
     def _lacking(self) -> list[str]:
-        found = self._read() if self._path.exists() else {}
-        return [name for name in (*RENEWABLE, API) if not self._is_valid(found.get(name))]
+        keys = self._read() if self._path.exists() else {}
+        return [name for name in (*RENEWABLE, API) if not self._is_valid(keys.get(name))]
 
     def _complete(self) -> None:
         """What another process has just made stays."""
         if lacking := self._lacking():
-            found = self._read() if self._path.exists() else {}
-            self._write({**found, **{name: self._fresh(name) for name in lacking}})
+            keys = self._read() if self._path.exists() else {}
+            self._write({**keys, **{name: self._fresh(name) for name in lacking}})
 
     def _fresh(self, name: str) -> AccessToken:
         token = AccessToken(secrets.token_urlsafe(_BYTES))
@@ -197,7 +197,7 @@ def _moment(at: float) -> str:
 def _mark(path: Path) -> Mark | None:
     """None if there is no such file, or none that can be looked at."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size

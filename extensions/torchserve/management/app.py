@@ -154,8 +154,8 @@ class ManagementApp:
             await self._renew(caller, parse_query(scope["query_string"]))
             return plain_reply(b"", sent_id=sent_id)
         given = await self._given(target, caller, scope, receive, head)
-        found = await self._managed(target, given, caller, scope)
-        return control_reply(found.value, status=found.status, sent_id=sent_id)
+        answer = await self._managed(target, given, caller, scope)
+        return control_reply(answer.value, status=answer.status, sent_id=sent_id)
 
     async def _managed(
         self, target: ManagementTarget, given: Mapping[str, Any], caller: Caller, scope: Scope

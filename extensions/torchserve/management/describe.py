@@ -68,7 +68,7 @@ def shown_url(source: str) -> str:
 def describe_version(facts: VersionFacts, workers: Sequence[WorkerInfo], stats: QueueStats | None) -> dict[str, Any]:
     """The describe object. The queue is that of the model: its versions share it."""
     slots = [(number, worker, slot) for number, worker, slot in numbered(workers) if _serves(slot, facts)]
-    devices = sorted({int(found[1]) for _, _, slot in slots if (found := _DEVICE.fullmatch(slot.device))})
+    devices = sorted({int(match[1]) for _, _, slot in slots if (match := _DEVICE.fullmatch(slot.device))})
     waiting = stats.depth if stats is not None else 0
     return {
         "modelName": facts.model,
@@ -114,8 +114,8 @@ def listed(urls: Mapping[str, str], page: Page) -> dict[str, Any]:
 
 def numbered(workers: Iterable[WorkerInfo]) -> list[tuple[int, WorkerInfo, SlotInfo]]:
     """All slots with TorchServe's numbers: in the order in which their worker processes were started."""
-    found = [(worker, slot) for worker in sorted(workers, key=lambda one: (one.started_at, one.name)) for slot in worker.slots]
-    return [(FIRST_ID + index, worker, slot) for index, (worker, slot) in enumerate(found)]
+    slots = [(worker, slot) for worker in sorted(workers, key=lambda one: (one.started_at, one.name)) for slot in worker.slots]
+    return [(FIRST_ID + index, worker, slot) for index, (worker, slot) in enumerate(slots)]
 
 
 def _worker_view(number: int, worker: WorkerInfo, slot: SlotInfo) -> dict[str, Any]:
@@ -152,5 +152,5 @@ def _workers(model: str, version: str, rollout: Rollout, workers: Sequence[Worke
     return max(((worker.wanted or {}).get(model, {}).get(version, 0) for worker in workers), default=0)
 
 
-def _over(found: _Record, table: Mapping[str, Any]) -> _Record:
-    return replace(found, **{field.name: table[field.name] for field in fields(found) if field.name in table})
+def _over(record: _Record, table: Mapping[str, Any]) -> _Record:
+    return replace(record, **{field.name: table[field.name] for field in fields(record) if field.name in table})

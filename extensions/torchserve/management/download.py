@@ -58,10 +58,10 @@ def allowed_url(url: str, patterns: Sequence[re.Pattern[str]]) -> tuple[CheckedU
     if not matching:
         raise not_allowed(url)
     try:
-        found = parse_url(url)
+        checked = parse_url(url)
     except InvalidInput as error:
         raise bad_request(f"{error.message}: {url[:200]}") from error
-    return found, any(_spells(pattern, found) for pattern in matching)
+    return checked, any(_spells(pattern, checked) for pattern in matching)
 
 
 def not_allowed(url: str) -> TorchServeError:
@@ -81,8 +81,8 @@ def is_workflow(name: str) -> bool:
 
 
 def _spells(pattern: str, url: CheckedUrl) -> bool:
-    found = _SPELLED_HOST.match(pattern)
-    return found is not None and (found[1], found[2].replace("\\.", ".").lower()) == (url.scheme, url.netloc)
+    match = _SPELLED_HOST.match(pattern)
+    return match is not None and (match[1], match[2].replace("\\.", ".").lower()) == (url.scheme, url.netloc)
 
 
 @dataclass(frozen=True, slots=True)

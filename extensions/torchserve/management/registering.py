@@ -101,28 +101,28 @@ def is_customized(given: Mapping[str, Any]) -> bool:
 
 def _table(given: Mapping[str, Any]) -> dict[str, float]:
     """What was given of a version's settings, by our names."""
-    found = _policy(given)
+    table = _policy(given)
     slots = _number(given, "initial_workers", least=0, most=MOST_WORKERS)
-    found |= {} if slots is None else {"slots": slots}
+    table |= {} if slots is None else {"slots": slots}
     for ours, name in (("max_run_s", "response_timeout"), ("load_timeout_s", "startup_timeout")):
         seconds = _number(given, name, least=1, most=MOST_S)
-        found |= {} if seconds is None else {ours: float(seconds)}
-    return found
+        table |= {} if seconds is None else {ours: float(seconds)}
+    return table
 
 
 def _policy(given: Mapping[str, Any]) -> dict[str, float]:
     """What was given of a batch policy, by our names and in seconds."""
     size = _number(given, "batch_size", least=1, most=MAX_BATCH_SIZE)
     delay_ms = _number(given, "max_batch_delay", least=0, most=MOST_MS)
-    found: dict[str, float] = {} if size is None else {"max_batch_size": size}
-    return found if delay_ms is None else {**found, "max_wait_s": delay_ms / 1_000}
+    policy: dict[str, float] = {} if size is None else {"max_batch_size": size}
+    return policy if delay_ms is None else {**policy, "max_wait_s": delay_ms / 1_000}
 
 
 def _number(given: Mapping[str, Any], name: str, *, least: int, most: int) -> int | None:
-    found = _integer(given.get(name))
-    if found is not None and not least <= found <= most:
-        raise bad_request(f"{name} is {found}; it can be {least} to {most}.")
-    return found
+    number = _integer(given.get(name))
+    if number is not None and not least <= number <= most:
+        raise bad_request(f"{name} is {number}; it can be {least} to {most}.")
+    return number
 
 
 def _integer(value: Any) -> int | None:
@@ -206,14 +206,14 @@ def registration(
 
 def _configured(archive: ArchiveContents) -> dict[str, Any]:
     """What the archive's model-config.yaml says. Raises `TorchServeError` if it asks for what penstock does not have."""
-    found = model_settings(archive.config)
-    if found.refused:
-        raise TorchServeError(400, "InvalidModelException", f"The archive cannot be used: {'; '.join(found.refused)}")
-    return dict(found.values)
+    settings = model_settings(archive.config)
+    if settings.refused:
+        raise TorchServeError(400, "InvalidModelException", f"The archive cannot be used: {'; '.join(settings.refused)}")
+    return dict(settings.values)
 
 
-def conflict(found: Registration) -> TorchServeError:
-    message = f"Model version {found.version} is already registered for model {found.model}"
+def conflict(new: Registration) -> TorchServeError:
+    message = f"Model version {new.version} is already registered for model {new.model}"
     return TorchServeError(409, "ConflictStatusException", message)
 
 

@@ -42,8 +42,8 @@ class WorkflowManagement:
         names, page = pipelines_of(self._registry), page_of(given)
         shown = names[page.start : page.start + page.limit]
         more = {"nextPageToken": str(page.start + page.limit)} if len(names) > page.start + page.limit else {}
-        found = [{"workflowName": name, "workflowUrl": self._url(name)} for name in shown]
-        return ManagementReply(200, {**more, "workflows": found})
+        rows = [{"workflowName": name, "workflowUrl": self._url(name)} for name in shown]
+        return ManagementReply(200, {**more, "workflows": rows})
 
     async def describe(self, name: str) -> ManagementReply:
         entry = await self._entry(name)
@@ -52,7 +52,7 @@ class WorkflowManagement:
         dag = ", ".join(f"{node}=[{', '.join(after)}]" for node, after in children.items() if after)
         first = self._registry.models.get(stages[0].model) if stages else None
         policy = first.info.policy if first is not None else entry.info.policy
-        found = {
+        view = {
             "workflowName": name,
             "workflowUrl": self._url(name),
             "minWorkers": 1,
@@ -61,7 +61,7 @@ class WorkflowManagement:
             "maxBatchDelay": round(policy.max_wait_s * 1_000),
             "workflowDag": f"{{{dag}}}",
         }
-        return ManagementReply(200, [found])
+        return ManagementReply(200, [view])
 
     async def register(self, given: Mapping[str, Any]) -> ManagementReply:
         """Have workers load every node, and then the pipeline; answers once all can serve. Nothing is left if one cannot."""

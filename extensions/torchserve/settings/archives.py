@@ -43,10 +43,10 @@ def archive_table(source: str, options: Mapping[str, Any], models_dir: Path) -> 
     it cannot be read, or lies elsewhere and is not in the models' cache `models_dir`. `options` are those that the user wrote.
     """
     path = _fetched(source, models_dir) if is_remote(source) else source
-    found = _read(path, str(options.get("handler") or "")) if path else None
-    if found is None:
+    known = _read(path, str(options.get("handler") or "")) if path else None
+    if known is None:
         return dict(ARCHIVE_DEFAULTS)
-    version, values = found
+    version, values = known
     own = {**values.get("options", {}), **options}
     return {**ARCHIVE_DEFAULTS, **values, **({"options": own} if own else {}), "version": version}
 
@@ -105,20 +105,20 @@ def _reset_others(layer: Layer, tree: Mapping[str, Any]) -> None:
 
 def _values(path: Path, handler: str, _: tuple[int, int, int]) -> tuple[str, Mapping[str, Any]] | None:
     try:
-        found = read_archive(path, handler=handler)
+        archive = read_archive(path, handler=handler)
     except (BadArchive, OSError):
         return None
-    return found.manifest.version, model_settings(found.config).values
+    return archive.manifest.version, model_settings(archive.config).values
 
 
 def _read(source: str, handler: str) -> tuple[str, Mapping[str, Any]] | None:
     try:
-        found = os.stat(source)
+        status = os.stat(source)
     except OSError:
         return None
     # The time of a folder says nothing of the files in it.
-    read = _values if stat.S_ISDIR(found.st_mode) else _kept_values
-    return read(Path(source), handler, (found.st_mtime_ns, found.st_size, found.st_ino))
+    read = _values if stat.S_ISDIR(status.st_mode) else _kept_values
+    return read(Path(source), handler, (status.st_mtime_ns, status.st_size, status.st_ino))
 
 
 _kept_values = lru_cache(maxsize=_KEPT)(_values)

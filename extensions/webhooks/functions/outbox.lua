@@ -209,10 +209,10 @@ function own.mended(p, id, job, now, todo)
   local owner = job.owner or ''
   if not job.finished then return redis.call('ZADD', p .. 'pending:' .. owner, 'NX', 0, id) == 1 end
   local event, endpoint = own.end_event(p, job.webhook, job.state)
-  local found, state = unpack(redis.call('HMGET', own.event_key(p, id), 'event', 'event_state'))
+  local last, state = unpack(redis.call('HMGET', own.event_key(p, id), 'event', 'event_state'))
   local mended = false
   state = state or ''
-  if event and found ~= event or not event and state ~= 'unasked' then
+  if event and last ~= event or not event and state ~= 'unasked' then
     redis.call('HSET', own.event_key(p, id), unpack(end_fields(p, id, job.webhook, job.state, now)))
     state, mended = event and '' or 'unasked', true
   end

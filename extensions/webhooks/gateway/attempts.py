@@ -81,7 +81,7 @@ def retry_after_s(text: str | None, sent: str | None = None) -> float | None:
 
 def _moment(text: str) -> datetime | None:
     try:
-        found = parsedate_to_datetime(text)
+        moment = parsedate_to_datetime(text)
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

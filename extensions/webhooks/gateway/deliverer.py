@@ -177,7 +177,7 @@ class Deliverer:
         return max(0.0, min(ASK_S, nearest - time.monotonic()))
 
     async def _find_outboxes(self) -> None:
-        known = {name: found.info or ModelInfo(name) for name, found in (await self._store.models()).items()}
+        known = {name: stored.info or ModelInfo(name) for name, stored in (await self._store.models()).items()}
         infos = {name: ModelInfo(name) for name in self._models} | known
         queues = [queue for info in infos.values() for queue in queues_of_model(info)]
         self._round.add(RUNS_KEY, AsyncOutbox(self._store, RUNS_KEY), "")

@@ -75,8 +75,8 @@ def _event(values: Sequence[bytes]) -> DueEvent:
 
 
 def _logs(ids: Sequence[str], reply: Sequence[Sequence[bytes | None]]) -> dict[str, EventLog]:
-    known = [(event_id, found) for event_id, found in zip(ids, reply, strict=True) if found[0]]
-    return {event_id: _log(*((value or b"").decode() for value in found)) for event_id, found in known}
+    known = [(event_id, fields) for event_id, fields in zip(ids, reply, strict=True) if fields[0]]
+    return {event_id: _log(*((value or b"").decode() for value in fields)) for event_id, fields in known}
 
 
 def _log(webhook: str, url: str, owner: str, event: str, state: str, number: str, at: str, log: str) -> EventLog:
@@ -119,8 +119,8 @@ class AsyncOutbox:
 
     async def logs(self, ids: Sequence[str]) -> dict[str, EventLog]:
         """What became of the events of these; what is not known or has no webhook is left out."""
-        found = [await self._store.run(logs(self.key, part)) for part in _parts(ids)]
-        return {event_id: log for part in found for event_id, log in part.items()}
+        parts = [await self._store.run(logs(self.key, part)) for part in _parts(ids)]
+        return {event_id: log for part in parts for event_id, log in part.items()}
 
     async def send_again(self, ids: Sequence[str], *, owner: str | None = None) -> int:
         """Have the last events of ended jobs or runs sent once more, if they were delivered or given up; returns how many."""

@@ -59,9 +59,9 @@ def compiled(model: Any, pt2: Any) -> Any:
 
     said = ", ".join(f"{name} {value}" for name, value in options.items())
     try:
-        found = torch.compile(model, **options)
+        fast = torch.compile(model, **options)
     except Exception as error:  # noqa: BLE001 - whatever a backend raises, the model still runs without it
         log.warning("Compiling the model with %s has failed, so it runs uncompiled: %s", said, error)
         return model
     log.info("Compiled model with %s", said)
-    return found
+    return fast

@@ -93,9 +93,9 @@ class DeclaredMetric:
         return MetricSample(self.own_name, kind, 0.0, self.own_labels, bounds=bounds, help=words, foreign=foreign)
 
 
-def declared_metrics(found: Mapping[str, Any]) -> list[DeclaredMetric]:
+def declared_metrics(declared: Mapping[str, Any]) -> list[DeclaredMetric]:
     """The metrics of `model_metrics` in a metrics.yaml. Raises `HandlerLoadError` that names the entry that is wrong."""
-    return [_declared(kind, entry) for kind, entries in found.items() for entry in _entries(kind, entries)]
+    return [_declared(kind, entry) for kind, entries in declared.items() for entry in _entries(kind, entries)]
 
 
 def _entries(kind: str, entries: Any) -> Sequence[Any]:

@@ -89,10 +89,10 @@ def children(module: str) -> list[str]:
 
 def location_of(module: str, name: str) -> tuple[str, str] | None:
     """In which module of ours the name lies, and as what; None if there is no such name."""
-    found = MODULES[module].get(name)
-    if found is None:
+    location = MODULES[module].get(name)
+    if location is None:
         return None
-    own, _, attribute = found.partition(":")
+    own, _, attribute = location.partition(":")
     return f"{_PACKAGE}.{own}", attribute
 
 
@@ -102,8 +102,8 @@ def unknown_module(module: str) -> str:
         if module == left_out or module.startswith(f"{left_out}."):
             return f"penstock's ts has no {module}: {advice} ({PAGE})"
     parent = module.rpartition(".")[0]
-    found = children(parent) if parent in MODULES else children("ts")
-    listed = f"{parent if parent in MODULES else 'ts'} has the modules {', '.join(found) or 'none'}"
+    modules = children(parent) if parent in MODULES else children("ts")
+    listed = f"{parent if parent in MODULES else 'ts'} has the modules {', '.join(modules) or 'none'}"
     return f"penstock's ts has no {module}; {listed}. Put what you need of it into a file of the archive ({PAGE})"
 
 
@@ -111,8 +111,8 @@ def unknown_name(module: str, name: str) -> str:
     """What is said when code asks a module of `ts` for a name that is not there."""
     if f"{module}.{name}" in LEFT_OUT:
         return unknown_module(f"{module}.{name}")
-    found = [*MODULES[module], *children(module)]
+    names = [*MODULES[module], *children(module)]
     return (
-        f"penstock's {module} has no {name}; it has {', '.join(found) or 'no names'}. "
+        f"penstock's {module} has no {name}; it has {', '.join(names) or 'no names'}. "
         f"Put what you need of it into a file of the archive ({PAGE})"
     )

@@ -88,8 +88,8 @@ def _outside_tags(line: str) -> Iterator[str]:
     yield line[at:]
 
 
-def _long_form(found: re.Match[str]) -> str:
-    short = found[0]
+def _long_form(match: re.Match[str]) -> str:
+    short = match[0]
     full = _CONTRACTIONS.get(short.lower())
     if full is None:
         return short

@@ -53,10 +53,10 @@ def profiled(run: Callable[[], Any], arguments: Mapping[str, Any]) -> tuple[Any,
     """
     from torch.profiler import profile
 
-    with profile(**(arguments or _usual_arguments())) as found:
+    with profile(**(arguments or _usual_arguments())) as profiler:
         answers = run()
-    log.info("%s", found.key_averages().table(row_limit=_ROWS))
-    return answers, found
+    log.info("%s", profiler.key_averages().table(row_limit=_ROWS))
+    return answers, profiler
 
 
 def _usual_arguments() -> dict[str, Any]:

@@ -112,12 +112,12 @@ class ObjectDetector(VisionHandler):
     @timed
     def postprocess(self, data: Any) -> Any:
         # A detector of torchvision that was scripted answers with its losses, too.
-        found = data[1] if isinstance(data, tuple) else data
-        return [self._objects(one) for one in found]
+        objects = data[1] if isinstance(data, tuple) else data
+        return [self._objects(one) for one in objects]
 
-    def _objects(self, found: Any) -> list[dict[str, Any]]:
+    def _objects(self, objects: Any) -> list[dict[str, Any]]:
         names = self.mapping or {}
-        columns = (found[name].tolist() for name in ("boxes", "labels", "scores"))
+        columns = (objects[name].tolist() for name in ("boxes", "labels", "scores"))
         return [
             {names.get(str(label), str(label)): box, "score": score}
             for box, label, score in zip(*columns, strict=True)
