@@ -1,4 +1,4 @@
-"""Brings the slots of this worker process to what their work needs, once a second: the edge around the deciding code beside it.
+"""Adjusts the slots of this worker process to their work, once a second. The modules beside this one decide; it does the I/O.
 
 D112: docs/design/workers-and-devices.md
 """
@@ -27,7 +27,7 @@ NO_ROOM = "no_room"
 AUTOSCALING_MISSED = "autoscaling_missed"
 
 LOOK_S = 1.0
-# A worker with very many models looks at each less often, so that looking costs the store little.
+# A worker with many models reads the queue of each less often, to limit the load on the store.
 LOOK_PER_MODEL_S = 0.05
 
 
@@ -41,12 +41,12 @@ class ScaledFleet(Protocol):
         """How many slots the version is to have here."""
 
     def steer(self, spec: ModelSpec, count: int) -> str:
-        """Give the version this number of slots, or as many as find a place; why it has fewer, empty if it has all."""
+        """Give the version `count` slots, or as many as fit. Returns why it has fewer; empty if it has all."""
 
     def running(self) -> Sequence[Slot]: ...
 
     def leaving(self) -> Sequence[Slot]:
-        """Slots that were removed and still run something."""
+        """Removed slots that still run something."""
 
     def devices_of(self, spec: ModelSpec) -> Mapping[str, int]:
         """The memory of each device where the version may be loaded: by uuid, or for the CPU."""
@@ -54,7 +54,7 @@ class ScaledFleet(Protocol):
 
 @dataclass(slots=True)
 class _Version:
-    """What this process remembers of one version. `wished_at`: since when it waits for room; `is_full`: it has none now."""
+    """What this process remembers of one version. `wished_at`: when it began to wait for room; `is_full`: there is none now."""
 
     spec: ModelSpec
     scaler: VersionScaler
@@ -69,8 +69,8 @@ class _Version:
 
 @dataclass(slots=True)
 class Autoscaler:
-    """For a thread of its own. `name` is the worker's; `workers` are those of the registry; `measured` are the slots of this
-    process as it announced them last; `on_change` is called with a model and the reason after a change.
+    """Runs in a thread of its own. `name` is the worker's. `workers` returns those of the registry, and `measured` the slots of
+    this process as last announced. `on_change` is called with a model and the reason after a change.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Autoscaler:
     # The queues of a model.
     queues: Callable[[str], Sequence[str]] = lambda model: [model]
     learned: LearnedSlots = field(default_factory=LearnedSlots)
-    # What a slot of each version takes on its device, as far as it was measured here.
+    # Bytes of a slot of each version on its device, where this process has measured them.
     memory: Mapping[Key, int] = field(default_factory=dict)
     # The worker stops, and its slots with it.
     is_draining: bool = False
@@ -134,7 +134,7 @@ class Autoscaler:
             version.changed_at,
         )
 
-    # What is there.
+    # Readings.
 
     def _follow(self, specs: Iterable[ModelSpec], now: float) -> None:
         wanted = {(spec.name, spec.version): spec for spec in specs}
@@ -194,7 +194,7 @@ class Autoscaler:
         return by_version
 
     def _part(self, spec: ModelSpec) -> float:
-        """Of the model's arrivals, those of this version: as its jobs were among those that ended here."""
+        """The version's share of the model's arrivals, estimated from the jobs that ended here."""
         versions = [one for one in self._versions.values() if one.spec.name == spec.name]
         own = next(one for one in versions if one.spec.version == spec.version)
         return (1 + own.ended) / (len(versions) + sum(one.ended for one in versions))
@@ -213,10 +213,10 @@ class Autoscaler:
                 hosts[worker.name] = HostSlots(info.slots, info.least, info.most)
         return hosts
 
-    # What changes.
+    # Changes.
 
     def _apply(self, version: _Version, target: Target | None, now: float) -> Wish | None:
-        """Carry out what needs nobody else to leave; a first slot for waiting jobs becomes a wish."""
+        """Apply the target if no other model has to leave for it. A first slot for waiting jobs becomes a wish."""
         if target is not None and target.reason is Reason.DEMAND:
             version.wished_at = now if version.wished_at is None else version.wished_at
             return Wish(version.spec, version.wished_at)
@@ -231,7 +231,7 @@ class Autoscaler:
         spec, there = version.spec, self.fleet.target(version.spec)
         more = target.slots - there
         if any(one.wished_at is not None for one in self._versions.values()):
-            # What becomes free is for who waits for it.
+            # Freed memory goes to the version that waits for it.
             more = 0
         elif spec.device == CPU:
             more = self._room(self.fleet.devices_of(spec)).more(spec, more)
@@ -255,7 +255,7 @@ class Autoscaler:
         self._let_go(answer.leavers)
 
     def _relieve(self) -> None:
-        """What a model takes is known once it is loaded, and may be too much beside the others."""
+        """The memory of a model is known only once it is loaded, and may be too much beside the other models."""
         spec = next((one.spec for one in self._versions.values() if one.spec.device == CPU), None)
         if spec is not None:
             self._let_go(self._room(self.fleet.devices_of(spec)).overfull(CPU))
