@@ -1,4 +1,4 @@
-"""Celery's remote commands for tasks: whoever sent a task revokes it by its id, and its job ends."""
+"""Celery's remote commands for tasks: a client revokes a task by its id, and the task's job ends."""
 
 # D82: docs/design/workers-and-devices.md
 
@@ -27,7 +27,7 @@ def revoke(state: Any, task_id: Any, terminate: bool = False, **_: Any) -> Answe
 
 def _revoked(state: Any, task_id: Any, *, terminate: bool) -> Answer:
     tasks = [task_id] if isinstance(task_id, str) else [one for one in task_id or () if isinstance(one, str)]
-    # For messages that nobody has read yet: see clients.py.
+    # For messages that no worker has read yet: see clients.py.
     worker_state.revoked.update(tasks)
     store = RedisStore(state.app.settings.job_store_url, name="penstock-revoke")
     try:

@@ -1,7 +1,7 @@
 """What follows a task of a stock Celery client: the callbacks of `link` and `link_error`, and the rest of a chain. Pure.
 
-They are read when the message becomes a job, so that the sender learns at once what cannot be sent, and kept in its record.
-When the job has ended, they are messages to the queues of Celery's workers, or to our own door.
+They are read when the message becomes a job, so that the sender learns at once if one cannot be sent, and are kept in the job's
+record. When the job has ended, they become messages to the queues of Celery's workers, or to penstock's own door.
 """
 
 # D86: docs/design/workers-and-devices.md
@@ -84,7 +84,7 @@ class FollowUps(Struct, omit_defaults=True):
     chain: list[Signature] = []
 
     def queues(self) -> set[str]:
-        """Those that our workers will have to write to. What follows a task of others in the chain is sent by these."""
+        """The queues that penstock's workers write to. What follows a later task of the chain is sent by that task's worker."""
         ours = list(itertools.takewhile(lambda one: one.task.startswith(OWN_TASKS), reversed(self.chain)))
         chain = [task for one in self.chain[::-1][: len(ours) + 1] for task in _tasks_of(one)]
         return {one.queue for one in [*self.callbacks, *self.errbacks, *chain]}
@@ -99,7 +99,7 @@ class NotSendable(Exception):
 
 
 def follow_ups(embed: Mapping[str, Raw], *, id: str, root: str) -> FollowUps | None:
-    """What the task is followed by; None if by nothing. Raises `NotSendable`, or what msgspec raises."""
+    """The follow-ups of the task; None if it has none. Raises `NotSendable`, or what msgspec raises."""
     if bytes(embed.get("chord", b"null")) != b"null":
         raise NotSendable(
             "a model's task cannot be one of a chord, whose parts are counted by scripts that workers may not run;"
@@ -177,7 +177,7 @@ class Following(NamedTuple):
 
 
 def after_success(kept: str, result: bytes, *, now: float) -> list[Following]:
-    """What a job sends that was stored with these follow-ups, if any; each task gets the result as its first argument.
+    """What a job with these follow-ups sends, if any. Each task gets the result as its first argument.
 
     `result`: JSON, as kombu writes it; `now`: Unix seconds.
     """
@@ -190,7 +190,7 @@ def after_success(kept: str, result: bytes, *, now: float) -> list[Following]:
 
 
 def after_failure(kept: str, *, now: float) -> list[Following]:
-    """As Celery does with tasks whose code it does not have: each gets the id of the task that failed."""
+    """As Celery does for tasks whose code it does not have: each task gets the id of the failed one."""
     sent = _kept(kept)
     return [_following(one, msgspec.json.encode(sent.id), sent, (), now) for one in sent.errbacks]
 

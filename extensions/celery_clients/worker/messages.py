@@ -1,7 +1,7 @@
 """Stock Celery messages (`send_task("penstock.square", args=[input])`, protocol 2, JSON) as penstock jobs. Pure.
 
-Anybody who reaches the broker may put anything into a queue, so each part is read as a type of its own: what does not fit is
-told to its sender, and nothing here raises.
+Any client of the broker can put anything into a queue, so each part is read as a type of its own. A part that does not fit is
+reported to the sender, and nothing here raises.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def job_from(
 ) -> NewJob | Rejected:
     """The job that a message asks for. `now` is Unix seconds; the same message always gives the same idempotency key.
 
-    `info` says which versions the model has, and which of them serves a caller who names none; `may_send` whether the worker
-    may write to a queue.
+    `info` has the versions of the model, and the one that serves callers who name no version. `may_send` tells whether the
+    worker may write to a queue.
     """
     celery_id = ""
     try:
@@ -264,14 +264,14 @@ def _bytes_of(text: bytes) -> bytes | None:
 
 
 def _version(call: _Call, info: ModelInfo) -> str:
-    # A version becomes a part of the names of keys: one that nobody announced may be the name of another owner's line.
+    # A version becomes part of key names: an unannounced one could be the name of another owner's line.
     if call.version and call.version not in info.versions:
         raise _Unreadable(f"the model has no version {call.version[:80]!r}; its versions: {', '.join(info.versions)}")
     return call.version or info.default_version
 
 
 def _sent_priority(envelope: _Parts) -> int:
-    """Celery's priority, 0 to 9, of which 0 goes first with Redis."""
+    """Celery's priority, 0 to 9. With Redis, 0 goes first."""
     priority = _values.decode(_objects.decode(envelope.get("properties", b"{}")).get("priority", b"0"))
     return priority if isinstance(priority, int) else 0
 
