@@ -32,7 +32,7 @@ def history(
         str,
         typer.Option("--last", metavar="TIME", help="How far to look back, such as 5m or 7d. Default: 1h."),
     ] = "",
-    since: Annotated[str, typer.Option("--from", metavar="MOMENT", help="The begin, such as 2026-12-24T18:00:00Z.")] = "",
+    since: Annotated[str, typer.Option("--from", metavar="MOMENT", help="The start, such as 2026-12-24T18:00:00Z.")] = "",
     until: Annotated[str, typer.Option("--to", metavar="MOMENT", help="The end. Default: now.")] = "",
     show_all: Annotated[bool, typer.Option("--all", help="Show the steps in which nothing happened, too.")] = False,
     as_json: JsonOption = False,

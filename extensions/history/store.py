@@ -30,7 +30,7 @@ WAITING, OLDEST, RUNNING, SLOTS, WORKERS, MEMORY = 1, 2, 3, 4, 5, 6
 PER_OCTAVE = 4
 # Of 1 ms to 9 hours.
 LAST_BUCKET = 100
-# Bucket `n` holds the durations in seconds above the bound before its own, up to its own; the last one what is longer, too.
+# Bucket `n` holds durations in seconds above the bound before its own and up to its own; the last one also holds longer ones.
 BOUNDS_S = tuple(2 ** (number / PER_OCTAVE) / 1000 for number in range(LAST_BUCKET))
 Buckets = dict[int, int]
 _DECODE = msgspec.msgpack.Decoder().decode
@@ -51,7 +51,7 @@ class HistoryCounts:
 
 @dataclass(frozen=True, slots=True)
 class HistoryWrite:
-    """One write of a worker: its number, by which the store knows a repeated one, and what the worker has now."""
+    """One write of a worker: its number, by which the store recognises a repeat, and what the worker has now."""
 
     writer: str
     number: int
@@ -62,7 +62,7 @@ class HistoryWrite:
 
 
 def note_history(queue: str, write: HistoryWrite | None = None) -> Operation[bool]:
-    """Without a write, what the store itself counts; False if that was noted a moment ago."""
+    """Record a write; without one, record the store's own counts. Returns False if those were recorded a moment ago."""
     args: list[Arg] = []
     if write is not None:
         memory = write.memory_bytes // _MIB
@@ -96,8 +96,8 @@ class ReadHistory:
 
     @property
     def steps(self) -> list[HistoryStep]:
-        """Read anew at each call: those of many queues take a second and much memory, so a reader takes a few queues at a time,
-        in a thread.
+        """Decodes at each call. The steps of many queues take a second and much memory, so a reader takes a few queues at a
+        time, in a thread.
         """
         return [_step(packed) for packed in self.packed]
 
@@ -162,7 +162,7 @@ def merged(one: HistoryStep, other: HistoryStep) -> HistoryStep:
 
 
 def together(one: HistoryStep, other: HistoryStep) -> HistoryStep:
-    """The same step of two queues as one. `COVERED` is that of the one that was looked at for longer."""
+    """The same step of two queues as one. `COVERED` is the longer of the two."""
     step = _merged(one, other, _side_by_side(one.tops, other.tops))
     covered = max(one.sums.get(COVERED, 0), other.sums.get(COVERED, 0))
     return HistoryStep(step.at, {**step.sums, COVERED: covered}, step.tops, step.totals, step.waits, step.grain)
@@ -191,7 +191,7 @@ def all_queues(queues: Iterable[Mapping[int, HistoryStep]]) -> dict[int, History
 
 
 def level_for(range_s: float) -> int:
-    """The shortest steps that reach back so far."""
+    """The level of the shortest steps that reach back this far."""
     return next(level for level, (length, kept) in enumerate(zip(LENGTHS_S, KEPT, strict=True)) if range_s <= length * kept)
 
 

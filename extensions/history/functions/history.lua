@@ -1,7 +1,7 @@
--- What a model did over the last days, in steps: counted by whoever beats, whether or not anybody looks. Percentiles come from
+-- What a model did over the last days, in steps: counted at the beats of workers and gateways. Percentiles come from
 -- histograms that add up, so any number of workers and gateways may write. All moments are of this clock.
 --   history           string  the open step of each length, what was counted when it was noted last, and who wrote lately; packed
---   history:<length>  list    closed steps of so many seconds, newest first, each packed
+--   history:<length>  list    closed steps of this length in seconds, newest first, each packed
 -- A step: its start in s; sums; highest values; histogram of total times; histogram of queue times; grain. Sums, highest values and
 -- buckets are numbered as in extensions/history/store.py.
 -- D118: docs/design/store.md
@@ -90,8 +90,8 @@ local function running(p)
   return held
 end
 
--- What the counters grew by since they were noted last, whoever did that, and in which time: none if the clock was set back.
--- Counters that shrank are those of another store, and the first look has nothing to compare with.
+-- By how much the counters grew since any writer last noted them, and over what time (0 if the clock was set back).
+-- Counters that shrank are those of another store, and the first call has nothing to compare with.
 local function note_counters(p, state, step, now)
   local counted, before = redis.call('HMGET', p .. 'counters', unpack(COUNTERS)), state.noted
   local known = before.at ~= nil
@@ -153,10 +153,10 @@ local function count_of(entries)
   return n
 end
 
--- note_history: add to the open step what happened since the last call of anybody, and what a worker counted.
+-- note_history: add to the open step what happened since the last call of any writer, and what a worker counted.
 -- ARGS: per write (of a worker; a gateway has none): worker, number of its write, ms until what it has counts no more, ready slots,
 --       their memory in MiB, what it counted (sums, total times and queue times as histograms, packed)
--- REPLY: 1 (noted) | 0 (somebody did a moment ago, or the write was noted before)
+-- REPLY: 1 (noted) | 0 (another writer did a moment ago, or the write was noted before)
 -- LARGEST: one step of each length, and one look at the queue as `stats` has it
 local function note_history(keys, args)
   local p, now = keys[1], now_ms()

@@ -86,13 +86,13 @@ def charts_of(history: ModelHistory, shown: Mapping[str, Any], range_s: int) -> 
 
 
 def _busy(all_series: Mapping[str, Any]) -> dict[str, Values]:
-    """Of slots; and of their GPUs by whomever, where there are any."""
+    """The busy share of slots and, if there are any, of their GPUs, whatever process uses them."""
     devices: Values = all_series["device_busy_share"]
     return {"slots": all_series["busy_share"], **({"GPUs": devices} if any(share is not None for share in devices) else {})}
 
 
 def chart(title: str, note: str, lines: Mapping[str, Values], text: Text, *, least: float = 0.0) -> HistoryChart:
-    """`least`: what the upper edge stands for at least."""
+    """`least`: the lowest value that the upper edge may have."""
     highest = max((value for values in lines.values() for value in values if value is not None), default=0.0)
     top = max(least, nice(highest))
     drawn = (line(name, tone, values, text, top=top) for (name, values), tone in zip(lines.items(), _TONES, strict=False))

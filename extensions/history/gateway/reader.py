@@ -28,7 +28,7 @@ from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 
 log = structlog.get_logger(__name__)
 NOTE_S = 5.0
-# So many calls are under way at once, so that many models are no burst.
+# At most this many calls are under way at once, so that many models cause no burst.
 _AT_ONCE = 32
 # Viewers of the same charts share what was read.
 _FRESH_S = 2.0
@@ -36,7 +36,7 @@ _KEPT_READS = 64
 
 
 class HistoryBeat:
-    """Has the store note what it counts itself, so that the history goes on while no worker runs and nobody looks."""
+    """Makes the store record its own counts, so that the history goes on while no worker runs and no page is open."""
 
     def __init__(self, store: AsyncStore, registry: ModelRegistry) -> None:
         self._store = store
@@ -87,7 +87,7 @@ class HistoryReader:
                 self._reads.clear()
             task = asyncio.create_task(self._read(model, entries, asked))
             self._reads[model, asked] = time.monotonic(), task
-        # One who asks may leave while others wait for the same.
+        # One caller may leave while others wait for the same read.
         return await asyncio.shield(task)
 
     async def _read(self, model: str, entries: Sequence[ModelEntry], asked: HistoryRange) -> ModelHistory:

@@ -47,7 +47,7 @@ _SHARD = REASONS["bulk"]
 @dataclass(frozen=True, slots=True)
 class ModelHistory:
     """What happened to a model, or to all of them if `model` is empty. One entry of `steps` per step, oldest first; None where
-    nobody looked. Moments are Unix seconds of the store's clock. `away`: models whose store does not answer.
+    nothing was recorded. Moments are Unix seconds of the store's clock. `away`: models whose store does not answer.
     """
 
     model: str
