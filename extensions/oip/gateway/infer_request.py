@@ -25,7 +25,7 @@ BINARY_OUTPUT = "binary_data_output"
 MAX_TENSORS = 256
 MAX_PARAMETERS = 64
 _SHOWN = 80
-# Parameters that penstock has no counterpart for; 0 and false are what clients send who do not use them.
+# Parameters without a counterpart in penstock. Clients that do not use them send 0 or false.
 _SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
 _SHARED_MEMORY = "shared_memory_region"
 OF_INPUT = {BINARY_SIZE, "content_type"}
@@ -68,8 +68,8 @@ class WantedOutput:
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """`outputs` empty: all, in binary if `binary`. `options` are what the parameters say of priority and time; `more` the
-    parameters of the model's own.
+    """`outputs` empty: all, in binary if `binary`. `options`: what the parameters say of priority and time. `more`: the model's
+    own parameters.
     """
 
     tensors: tuple[Tensor, ...]
@@ -84,7 +84,7 @@ def read_infer_request(
     body: bytes, header_length: int | None, *, max_json_bytes: int, max_depth: int, model: str = ""
 ) -> InferRequest:
     """The request. `header_length` is where its JSON ends and its tensors begin; None: there are no binary tensors. `model`:
-    whom the path names.
+    the one that the path names.
 
     The data of binary tensors are views of `body`. Raises `BadRequest`, `InvalidInput` and `TooLarge`.
     """

@@ -28,7 +28,7 @@ from penstock.job import TENSORS_MEDIA, Payload
 from penstock.outputs.media import without_head
 from penstock.tensors.tensor import TEXTS, Tensor, decode_tensors, encode_tensors, tensor_of_plain, text_data
 
-# What is larger is read and copied in a thread, so that others do not wait for it.
+# A larger body is read and copied in a thread, so that other requests do not wait for it.
 SMALL_BYTES = 256 * 1024
 # A deadline that has just passed. The store takes no shorter one.
 _LEAST_S = 0.001
@@ -37,8 +37,8 @@ ReadRequest = Callable[[VersionEntry], InferRequest]
 
 @dataclass(frozen=True, slots=True)
 class InferCaller:
-    """Who asks, over which connection, and what came beside the request: its headers or metadata, all and those that the
-    gateway reads. `scope` is given the request's trace. `within_s`: how long the caller waits, if it says so.
+    """The caller, its connection, and the request's headers or metadata: all of them, and those that the gateway reads. `scope`
+    receives the request's trace. `within_s`: how long the caller waits, if it says so.
     """
 
     caller: Caller
@@ -49,7 +49,7 @@ class InferCaller:
     within_s: float | None = None
 
     def bounded(self, deadline_s: float) -> float:
-        """Seconds: the deadline of a job that nobody needs after `within_s`."""
+        """The deadline in seconds of a job whose caller waits for `within_s` at most."""
         return deadline_s if self.within_s is None else max(_LEAST_S, min(deadline_s, self.within_s))
 
 

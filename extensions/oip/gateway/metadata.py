@@ -65,7 +65,7 @@ def _port(name: str, root: Schema, schema: Any) -> TensorPort:
         shape.append(low if low == high else -1)
         choice = _chosen(root, choice.get("items", {}))
     datatype = choice.get(DATATYPE_KEY) or _DATATYPES.get(str(choice.get("type")))
-    # What no array holds is one element: its JSON.
+    # A value that is not an array is one element: its JSON.
     return TensorPort(name, datatype, tuple(shape) or (1,)) if datatype else TensorPort(name, TEXTS, (1,))
 
 

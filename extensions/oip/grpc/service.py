@@ -1,4 +1,4 @@
-"""The methods of inference.GRPCInferenceService: each a message read, what HTTP does for it too, and a message written."""
+"""The methods of inference.GRPCInferenceService. Each reads a message, does what HTTP does, and writes a message."""
 
 # D91: docs/design/protocols.md
 from __future__ import annotations
@@ -38,7 +38,7 @@ from penstock.gateway.services import Services
 _MODEL = "/v2/models/{model}"
 INFER = f"{_MODEL}/infer"
 _REPOSITORY = "/v2/repository/models/{model}"
-# What clients of Triton may call and penstock has not, and why.
+# Methods that clients of Triton may call and penstock does not have, and why.
 UNSERVED = {
     "ModelStatistics": "statistics per model: GET /metrics has them",
     "TraceSetting": "trace settings: traces are sent by OpenTelemetry",
@@ -52,7 +52,7 @@ UNSERVED = {
 
 
 class InferenceService:
-    """The methods but for ModelStreamInfer. `requests` and `predictions`: the permits that calls take."""
+    """The methods except ModelStreamInfer. `requests` and `predictions`: the permits that calls take."""
 
     def __init__(self, services: Services, inference: Inference, repository: Repository, guard: RpcGuard) -> None:
         self._inference = inference
@@ -64,7 +64,7 @@ class InferenceService:
         self._predictions = services.predictions
 
     def handlers(self) -> dict[str, Any]:
-        """gRPC's handlers by the names of methods, but for ModelStreamInfer."""
+        """gRPC's handlers by the names of methods, except ModelStreamInfer."""
         add, permits = self._guard.unary, self._requests
         manage = partial(RpcMethod, permits=permits, verb="POST")
         return {
@@ -114,7 +114,7 @@ class InferenceService:
         )
 
     async def stream_answers(self, rpc: Rpc, message: bytes, connection: ClientConnection) -> AsyncIterator[bytes]:
-        """The answers to one request of a stream: of a model that streams one per chunk, else one. A refusal is one, too."""
+        """The answers to one request of a stream: one per chunk if the model streams, else one. A refusal is an answer too."""
         request = None
         try:
             caller = self._guard.admit(rpc.head, rpc.address)
@@ -157,7 +157,7 @@ class InferenceService:
 
 
 def asking_of(rpc: Rpc, connection: ClientConnection) -> InferCaller:
-    """The caller as an inference knows it. Nobody waits beyond the call's deadline."""
+    """The caller of an inference, who waits no longer than the call's deadline."""
     return InferCaller(rpc.caller, connection, rpc.headers, rpc.head, rpc.scope, within_s=rpc.remaining_s)
 
 
