@@ -90,7 +90,7 @@ class Embeddings:
             with self._held(caller):
                 ends = await self._ends(requests, jobs, connection_of(request.scope))
         except BaseException:
-            # The inputs are answered together or not at all, so nobody waits for jobs stored beside a refused input.
+            # The inputs are answered together or not at all, so the jobs of the other inputs are of no use.
             await self._submitter.cancel_all(jobs, caller)
             raise
         vectors = [vector_of(_value(await self._results.output(end)), wanted.model) for end in ends]
