@@ -14,7 +14,7 @@ from typing import Any
 from penstock.errors import ConfigError, PenstockError
 from penstock.extension import DeclaredInFile, lent_modules
 
-# To import a library of models may take this long on a cold disk.
+# Importing a library of models may take this long on a cold disk.
 _WITHIN_S = 120.0
 _MOST_BYTES = 1 << 20
 _TOLD_LINES = 3
@@ -44,7 +44,7 @@ def declares_pipelines(path: Path) -> bool:
             return False
         tree = ast.parse(text)
     except (OSError, ValueError, SyntaxError):
-        # What is wrong with the file is said where it is loaded.
+        # The faults of the file are reported where it is loaded.
         return False
     values = [node.value for node in tree.body if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Expr))]
     called = [ast.unparse(value.func) for value in values if isinstance(value, ast.Call)]
@@ -52,7 +52,7 @@ def declares_pipelines(path: Path) -> bool:
 
 
 def read_pipelines(path: Path) -> FoundPipelines:
-    """What the file declares. Raises `ConfigError` if it cannot be run, with the last lines of what it said."""
+    """What the file declares. Raises `ConfigError` if it cannot be run, with the last lines of its output."""
     # The file may read the environment, but no address or password of ours.
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "REDIS_"))}
     command = [sys.executable, "-m", __name__, str(path)]

@@ -134,10 +134,9 @@ def value_paths(wanted: Wanted) -> list[ValuePath]:
 
 
 def stage_job(job: JobId, stage: PipelineStage) -> JobId:
-    """The job that runs a stage of this job of a pipeline: always the same one, whoever submits it and however often.
+    """The job that runs a stage of this pipeline's job: the same one at every submit.
 
-    Everybody can tell it from the pipeline's job, so no record links the two. The moment in its serial is that of the
-    pipeline's job.
+    Its id follows from the pipeline's job, so no record links the two. The moment in its serial is that of the pipeline's job.
     """
     number = int.from_bytes(blake2b(f"{job}\0{stage.name}".encode(), digest_size=_OWN_CHARS * 5 // 8).digest(), "big")
     own = "".join(_DIGITS[number >> shift & 31] for shift in range(5 * (_OWN_CHARS - 1), -1, -5))

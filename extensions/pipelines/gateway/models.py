@@ -29,7 +29,7 @@ def pipelines_of(registry: ModelRegistry) -> list[str]:
 
 
 def check_stages(registry: ModelRegistry, spec: ModelSpec) -> None:
-    """Raises `InvalidInput` for a pipeline of models that nobody knows, or that would be a stage of itself."""
+    """Raises `InvalidInput` for a pipeline of unknown models, or one that would be a stage of itself."""
     if (pipeline := pipeline_of(spec)) is None:
         return
     name, stages, models = spec.name, pipeline.stages, registry.models

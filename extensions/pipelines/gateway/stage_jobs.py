@@ -17,7 +17,7 @@ from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.services import Services
 from penstock.job import Job, JobId
 
-# Of a stage that waits for others, or that never began.
+# The states of a stage that waits for others, and of one that never began.
 WAITING, SKIPPED = "waiting", "skipped"
 
 

@@ -34,7 +34,7 @@ from penstock.tune.trial_stack import NO_LIMIT, TrialResult, TrialStack, started
 _SIMULATED_BY, _CONFIRMED_BY = 0.5, 0.85
 _MOST_CONFIRMED, _TRIES = 3, 4
 _HIGHER, _LOWER = 1.05, 0.8
-# A tail needs so many calls; a slow pipeline gets this long for them.
+# A tail needs this many calls; a slow pipeline gets this long for them.
 _CALLS, _MOST_S = 400, 30.0
 # Fewer calls say nothing of a tail; a load takes the time for these whatever the budget, but at most this long.
 _FEWEST_CALLS, _FEWEST_S = 50, 90.0

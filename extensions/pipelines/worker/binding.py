@@ -28,7 +28,7 @@ from penstock.outputs.bundle import (
 from penstock.outputs.media import Media, split_filename, stored_type
 
 JSON = "application/json"
-# Of one object that is joined here. The executor has several in memory at the same time.
+# The largest object that is joined here. The executor has several in memory at the same time.
 MOST_JOINED_BYTES = 64 << 20
 Read = Callable[[Payload], bytes]
 Values = Mapping[str, Payload]

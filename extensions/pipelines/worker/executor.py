@@ -34,7 +34,7 @@ _STOPS_WITHIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class PipelineKnown:
-    """Every stage's model is known, and what callers are told of the pipeline."""
+    """Every stage's model is known; holds what callers learn of the pipeline."""
 
     info: VersionInfo
 
@@ -95,7 +95,7 @@ class PipelineExecutor:
         self._thread.start()
 
     def stop(self) -> None:
-        """Break off every drive, and end the thread."""
+        """Abort every drive, and end the thread."""
         self._call(self._stopping.set)
         self._thread.join(timeout=_STOPS_WITHIN_S)
 
@@ -152,7 +152,7 @@ class PipelineExecutor:
             try:
                 info = await answered(lambda: described(self._spec, models))
             except PenstockError as error:
-                # Once it is known, the jobs say it themselves whose stage has lost its model.
+                # Once the pipeline is known, a job whose stage has lost its model reports that itself.
                 if known is None and error.message != said:
                     said = error.message
                     self._tell(PipelineUnusable(said))

@@ -1,4 +1,4 @@
-"""Cancels stages of jobs that ended while nobody drove them: their executor had died, and a caller cancelled them meanwhile.
+"""Cancels stages of jobs that ended while no executor drove them: it had died, and a caller cancelled the job meanwhile.
 
 Drives cancel the stages of their own jobs. Each job of the pipeline is read once when it is first seen, and again at each look
 until it has ended, so none is missed, however many come or wait.
@@ -38,7 +38,7 @@ class Leftovers:
     async def run(self) -> None:
         while True:
             await self.look()
-            # Many workers may drive one pipeline, and none need look at the moment at which another does.
+            # Many workers may drive one pipeline, and they need not all look at the same moment.
             await asyncio.sleep(_EVERY_S * random.uniform(0.5, 1.0))
 
     async def look(self) -> None:

@@ -54,7 +54,7 @@ class PipelineProgress:
         return stages
 
     def end(self, stage: PipelineStage, end: StageEnd) -> None:
-        """Note that a stage has ended, which has begun."""
+        """Note the end of a stage that has begun."""
         if self._open.pop(stage.name, None) is None:
             return
         if end.state is JobState.SUCCEEDED and end.output is not None:
@@ -63,7 +63,7 @@ class PipelineProgress:
             self.failed = FailedStage(stage, end)
 
     def give_up(self) -> None:
-        """Nobody wants the result any more: no further stage begins."""
+        """The result is no longer wanted: no further stage begins."""
         self._is_given_up = True
 
     @property

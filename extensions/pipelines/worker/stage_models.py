@@ -102,7 +102,7 @@ class StageModels:
 
 
 async def described(spec: PipelineSpec, models: StageModels) -> VersionInfo | None:
-    """What callers are told of a pipeline: what its first stages take, and what its last one gives.
+    """What callers learn of a pipeline: what its first stages take, and what its last one gives.
 
     None while the model of a first stage is still being loaded. Raises `StageUnusable` as `find` does.
     """

@@ -1,4 +1,4 @@
-"""Stands in for a child process in a slot: what it is given, the executor of a pipeline works on."""
+"""Stands in for a child process in a slot, and passes its batches to the executor of a pipeline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.workers.slot.child.events import BatchEnded, ChildReady, ChildUnlo
 from penstock.workers.slot.child.in_flight import InFlight
 
 _EXECUTOR = "executor"
-# In the place of why the batch was released: whose time its stamp tells.
+# Stands in a batch's stamp where batches of other models have the reason for their release.
 PIPELINE = "pipeline"
 _NEVER = float("inf")
 
