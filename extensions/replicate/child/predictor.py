@@ -91,7 +91,7 @@ class Predictor:
         return made
 
     def output_schema(self) -> dict[str, Any] | None:
-        """That of the annotation; an iterator is a list, marked as Cog marks it."""
+        """The schema of the return annotation. An iterator is a list, marked as Cog marks it."""
         if not self.is_iterator:
             return output_schema(self._returns)
         inner = next(iter(typing.get_args(self._returns)), Any)

@@ -27,7 +27,7 @@ class CogRequest(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def cog_request(value: Any, named: str = "") -> CogRequest:
-    """`named`: the id in the path, which the result has. Raises `InvalidInput` or `BadRequest` for what cannot be meant."""
+    """`named`: the id in the path, which the result gets. Raises `InvalidInput` or `BadRequest` for a wrong body."""
     request = read_body(value, CogRequest)
     if request.output_file_prefix:
         raise InvalidInput(

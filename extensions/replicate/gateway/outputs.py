@@ -17,9 +17,9 @@ from penstock.inputs.file import File, data_url
 from penstock.outputs.bundle import BUNDLE_MEDIA, REFERENCE
 from penstock.outputs.media import split_filename
 
-# Files stand in the answer up to this size in all. Clients ask again and again, so what is larger is a link.
+# Files stand in the answer up to this size in all. Clients poll, so larger ones become links.
 INLINE_BYTES = 256 * 1024
-# JSON that is larger is a link, too.
+# Larger JSON becomes a link, too.
 MOST_JSON_BYTES = 4 * 1024 * 1024
 
 

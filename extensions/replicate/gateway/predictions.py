@@ -262,6 +262,6 @@ class Predictions:
 
 def base_url(request: Request, root: str) -> str:
     """The address by which the caller reached this gateway. A proxy that speaks TLS for it says so in X-Forwarded-Proto."""
-    # Whoever sends another word gets links of its own choice, and no other caller reads them.
+    # A caller that sends another value changes only the links in its own response.
     said = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
     return f"{said if said in ('http', 'https') else request.url.scheme}://{request.headers.get('host', '')}{root}"
