@@ -1,6 +1,6 @@
 """What the store counts of a split: how the jobs of each version ended, and how the copies for a shadow compare.
 
-The ends are counted in the call that ends the job (`split.lua`), so no gateway has to live for it.
+The ends are counted in the call that ends the job (`split.lua`), so the count needs no living gateway.
 """
 
 from __future__ import annotations
@@ -46,4 +46,4 @@ def _counts(reply: Mapping[bytes, bytes]) -> Mapping[str, int]:
 
 
 def _nothing(_: Any) -> None:
-    """Nobody needs the reply."""
+    """The reply is not needed."""

@@ -21,7 +21,7 @@ from penstock.gateway.models.changes import change_rollout
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.model_spec import ModelInfo
 
-# Eight characters: the watchers of a record, of which this is one, are to stay short.
+# Eight characters: this is one of the watchers of a record, which should stay short.
 _ID_BYTES = 4
 _COPIES = ("dropped", "refused", *(match.value for match in Match))
 
