@@ -32,7 +32,7 @@ class ArchiveKind(SourceKind):
         try:
             return read_archive(path).manifest.name or archive_stem(path)
         except (BadArchive, OSError):
-            # What is wrong with it is found with the other settings.
+            # Its faults are reported with those of the other settings.
             return archive_stem(path)
 
     def layer(self, tree: Mapping[str, Any]) -> Layer:

@@ -37,9 +37,9 @@ class ArchiveContents:
 def read_archive(path: Path, *, handler: str = "", stem: str = "", limits: ArchiveLimits | None = None) -> ArchiveContents:
     """Reads a packed archive or a folder. Raises `BadArchive` with every fault.
 
-    `handler` stands over that of the manifest. `stem`: the name of a model without a manifest, by default that of its file.
+    `handler` overrides that of the manifest. `stem`: the name of a model without a manifest, by default that of its file.
 
-    Of a tar.gz everything has to be unpacked in memory, piece by piece, up to its end.
+    A tar.gz has to be decompressed up to its end, piece by piece in memory.
     """
     if path.is_dir():
         contents = _read_folder(path, stem or archive_stem(path))
@@ -48,7 +48,7 @@ def read_archive(path: Path, *, handler: str = "", stem: str = "", limits: Archi
     contents = replace(contents, manifest=replace(contents.manifest, handler=handler or contents.manifest.handler))
     faults = absent_members(contents.manifest, contents.has)
     if faults:
-        raise BadArchive(f"{path}: {'; '.join(faults)}", hint="pack it anew with the file")
+        raise BadArchive(f"{path}: {'; '.join(faults)}", hint="pack it again with the file")
     return contents
 
 
@@ -61,7 +61,7 @@ def archive_file(path: Path, contents: ArchiveContents, name: str) -> bytes:
 
 
 def _read_packed(path: Path, stem: str, limits: ArchiveLimits) -> ArchiveContents:
-    # The manifest lies at the top, or in the one folder of a tar.gz.
+    # The manifest lies at the top, or in the only folder of a tar.gz.
     files, manifests = members_of_archive(
         path, limits, lambda name: name == MANIFEST or name.partition("/")[2] == MANIFEST, MAX_MANIFEST_BYTES
     )

@@ -1,4 +1,4 @@
-"""Which sources are model archives, and what the names in them mean. Cheap: whoever serves other models asks this too."""
+"""Which sources are model archives, and what the names in them mean. Cheap, because this is asked of every model."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def read_manifest(data: bytes, archive: str) -> ArchiveManifest:
 
 
 def absent_manifest(stem: str, handler: str = "") -> ArchiveManifest:
-    """What TorchServe takes for granted of an archive without a manifest. `handler`: the server's default one."""
+    """What TorchServe assumes of an archive without a manifest. `handler`: the server's default one."""
     model = {"modelName": stem, "modelVersion": "1.0", "handler": handler}
     return ArchiveManifest(stem, handler=handler, whole={"model": model, "runtime": "python"})
 
@@ -93,7 +93,7 @@ def absent_members(manifest: ArchiveManifest, has: Callable[[str], bool]) -> lis
     return faults
 
 
-_HINT = "pack it anew with torch-model-archiver"
+_HINT = "pack it again with torch-model-archiver"
 
 
 def _object(data: bytes, archive: str) -> dict[str, Any]:

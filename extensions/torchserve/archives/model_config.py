@@ -13,7 +13,7 @@ _MAX_VALUES = 100_000
 # Mappings that others merge (`<<: *name`) are written out in each, so that a few lines could become billions of members: how
 # many one mapping may merge, and how many members all those that merge may have together.
 _MAX_MERGED, _MAX_MEMBERS = 100, 10_000
-# Of one number. Reading some ways of writing it takes time that grows with the square of its length.
+# The longest number. Some notations take time that grows with the square of their length.
 _MAX_NUMBER_CHARS = 400
 _MERGE = "tag:yaml.org,2002:merge"
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
@@ -36,7 +36,7 @@ def read_config(data: bytes, name: str, archive: str) -> dict[str, Any]:
 def read_yaml(data: bytes, where: str) -> Any:
     """The values of a YAML document. Raises `BadArchive`."""
     try:
-        # Few models have such a file, so nobody else pays for the library.
+        # Few models have such a file, so the library is loaded only for these.
         import yaml
     except ImportError as missing:
         raise BadArchive(f"{where} cannot be read: {missing}", hint=install_hint("torchserve")) from missing
@@ -53,7 +53,7 @@ def read_yaml(data: bytes, where: str) -> Any:
 
 @cache
 def _bounded_loader() -> Any:
-    """The library's loader of plain values, which refuses what would take long before it does it."""
+    """The library's loader of plain values, which refuses an expensive document before it builds the values."""
     import yaml
 
     class BoundedLoader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no types

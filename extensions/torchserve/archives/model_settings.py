@@ -9,7 +9,7 @@ from typing import Any
 from penstock.extensions.torchserve.archives.parity import Parity, SettingParity, TranslatedSettings
 from penstock.model_spec import MAX_BATCH_SIZE
 
-# What TorchServe takes for granted of every model, and what penstock takes for other models is different.
+# TorchServe's defaults for every model, which differ from penstock's.
 ARCHIVE_DEFAULTS: Mapping[str, Any] = {"max_batch_size": 1, "max_wait_s": 0.1, "max_run_s": 120.0, "request_headers": ("*",)}
 _FOR_HANDLER = "the handler reads it from context.model_yaml_config"
 _ENGINE = "it schedules the tokens of language models; serve the model with an engine that is made for them"
@@ -45,7 +45,7 @@ def model_settings(config: Mapping[str, Any]) -> TranslatedSettings:
 
 
 def refused_settings(archive: str, refused: Sequence[str]) -> str:
-    """The message for an archive that asks for what cannot be left out."""
+    """The message for an archive with settings that penstock can neither serve nor ignore."""
     return f"{archive}: its model-config.yaml asks for what penstock does not do: {'; '.join(refused)}"
 
 

@@ -54,7 +54,7 @@ class TranslatedSettings:
 
 
 def not_plain(report: Iterable[SettingParity]) -> list[SettingParity]:
-    """What is not simply honoured: the part of a report that somebody should read."""
+    """The settings that are not simply honoured: the part of a report that needs attention."""
     return [one for one in report if one.parity is not Parity.HONOURED]
 
 

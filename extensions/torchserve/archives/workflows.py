@@ -15,7 +15,7 @@ from penstock.extensions.torchserve.archives.members import ArchiveLimits
 from penstock.extensions.torchserve.archives.model_config import read_yaml
 
 _MAX_BYTES = 1 << 20
-_HINT = "pack it anew with torch-workflow-archiver"
+_HINT = "pack it again with torch-workflow-archiver"
 # Settings of a node, and of all nodes where they stand beside the models; and the least that each may be.
 _SETTINGS = {"min-workers": 1, "max-workers": 1, "batch-size": 1, "max-batch-delay": 0, "retry-attempts": 1, "timeout-ms": 1}
 # Names that stages may have: those of our models, without the dot, which stands between a stage and a field there.

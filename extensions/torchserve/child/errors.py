@@ -27,7 +27,7 @@ class PredictionException(Exception):
 
 
 class BadHandlerOutput(HandlerContractError):
-    """`handle` returned something that no response can be made of. The code says what was wrong."""
+    """`handle` returned something that cannot be sent as a response. The code says what was wrong."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)

@@ -23,7 +23,7 @@ from penstock.handlers.load import ImportedModel
 from penstock.handlers.media import ANYTHING
 from penstock.handlers.schema import ItemTypes
 
-# The second one says that forms are not read before they are here: each of their fields is an entry of the row.
+# The second one has forms passed on unread: each of their fields becomes an entry of the row.
 _ACCEPTS = (ANYTHING, "multipart/form-data")
 # A handler whose source has this name answers in chunks.
 _SENDING = "send_intermediate_predict_response"

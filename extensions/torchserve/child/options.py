@@ -15,8 +15,8 @@ _ENVELOPES = ("body", "json", "kserve", "kservev2")
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOptions:
-    """`handler` stands over that of the manifest. `metrics`: the `model_metrics` of a metrics.yaml; `metrics_log`: write
-    TorchServe's lines of metrics to the log. The two about packages are for whoever unpacks the archive.
+    """`handler` overrides that of the manifest. `metrics`: the `model_metrics` of a metrics.yaml; `metrics_log`: write
+    TorchServe's lines of metrics to the log. The two about packages are read where the archive is unpacked.
     """
 
     handler: str = ""
@@ -50,7 +50,7 @@ def read_options(options: Mapping[str, Any]) -> ArchiveOptions:
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Raises `HandlerLoadError` with everything in a model-config.yaml that changes how the handler works, and is not here."""
+    """Raises `HandlerLoadError` with everything in a model-config.yaml that would change the handler and is not supported."""
     refused = model_settings(config).refused
     if refused:
         raise HandlerLoadError(refused_settings("the archive", refused))

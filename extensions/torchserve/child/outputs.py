@@ -18,7 +18,7 @@ from penstock.outputs.media import BytesLike, Media, type_fault
 from penstock.outputs.response_head import ResponseHead, is_reserved, with_head
 
 _TEXT = "text/plain; charset=utf-8"
-# As responses are stored of which the handler says nothing, by what they hold.
+# The stored media types of responses whose handler sets nothing, by the type of their content.
 _STORED = {JSON: JSON, **{media: with_head(media, ResponseHead(untyped=True)) for media in (_TEXT, BYTES)}}
 
 

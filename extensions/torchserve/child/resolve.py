@@ -1,4 +1,4 @@
-"""From what a manifest names as `handler` to what is called: a function or a class of the archive, or a built-in one (D96)."""
+"""Resolves the `handler` of a manifest to what is called: a function or a class of the archive, or a built-in one (D96)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class EntryPoint:
 def entry_point(folder: Path, handler: str) -> EntryPoint:
     """Imports the handler; a class is made here, and not yet initialised. Raises `HandlerLoadError`.
 
-    A file of the archive goes before a built-in handler of its name, and an error of that file is the error that is told.
+    A file of the archive precedes a built-in handler of its name, and an error in that file is the one that is reported.
     """
     module_name, function = handler_module(handler)
     file = _file(folder, handler, module_name)

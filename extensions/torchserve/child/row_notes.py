@@ -20,7 +20,7 @@ class ReadsOneRow(Exception):
 
 
 class NotedRows(list[Any]):
-    """The rows of a batch, which note which of them were read. Their number and their text tell nothing of that.
+    """The rows of a batch, which note which of them were read. Asking for their number or their text is no read.
 
     Rows are known by their identity: a handler may take them off the list, so that others move to the front.
     """
@@ -57,7 +57,7 @@ class NotedRows(list[Any]):
         self._note(row := super().pop(index))
         return row
 
-    # What reads the list without asking it for rows takes all of them.
+    # Code that reads the list without asking for single rows takes all of them.
 
     def copy(self) -> list[Any]:
         return list(self)
@@ -126,8 +126,8 @@ class NotingHandle:
 class FirstRequest:
     """Whether the handler asks for headers, or sets the response, of request 0 only, whatever its batch.
 
-    One request of a batch may be the only one of which there is something to say. So its rows are run again alone, once: if
-    another one of them asks or says something then, the handler means each time the first.
+    The first request of a batch may be the only one that needs it. So the rows are run again alone, once: if another one of
+    them asks for headers or sets a response then, the handler always addresses the first.
     """
 
     def __init__(self) -> None:

@@ -127,7 +127,7 @@ def _address(translation: _Translation, name: str) -> Address:
 
 
 def _tls(translation: _Translation, name: str) -> dict[str, Any]:
-    """How an address is reported: as it is, or with what it says and we do not do."""
+    """How an address is reported: as honoured, or with the part that penstock does not serve."""
     written = translation.properties.get(f"{name}_address", "").strip()
     if written and not _ADDRESS.fullmatch(written):
         return {
@@ -230,7 +230,7 @@ def _pinned(text: str, folder: Path) -> str | None:
 
 
 def _nothing(text: str, _: Path) -> None:
-    """The setting needs none of ours."""
+    """The property needs no setting of penstock."""
 
 
 def _located(text: str, folder: Path) -> str:

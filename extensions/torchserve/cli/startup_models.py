@@ -27,7 +27,7 @@ _OPTIONS = {"decode_input_request": switch, "limit_max_image_pixels": switch, MA
 
 @dataclass(frozen=True, slots=True)
 class MachineSize:
-    """What this machine has, as far as TorchServe's defaults follow from it."""
+    """The parts of this machine on which TorchServe's defaults depend."""
 
     cores: int
     gpus: int
@@ -152,7 +152,7 @@ def _model(wanted: _Wanted, said: Mapping[str, Any], reading: _Reading) -> Start
     reading.report += _packages(wanted.path, contents, name, may_install=bool(_options(reading).get(MAY_INSTALL)))
     own = _below(_below(said, name), contents.manifest.version)
     table = {**_defaults(reading), **_of_models(own, name, reading)}
-    # model-config.yaml stands over what config.properties says of models.
+    # model-config.yaml overrides what config.properties says of models.
     kept = {key: value for key, value in table.items() if key not in yaml.values}
     options = {**_options(reading), **({"handler": handler} if handler else {})}
     kept = _on_devices(kept, yaml.values, reading) | ({"options": options} if options else {})
@@ -160,7 +160,7 @@ def _model(wanted: _Wanted, said: Mapping[str, Any], reading: _Reading) -> Start
 
 
 def _packages(path: Path, contents: ArchiveContents, name: str, *, may_install: bool) -> Iterator[SettingParity]:
-    """TorchServe takes no notice of an archive's requirements unless it may install them; whoever moves should know."""
+    """TorchServe ignores an archive's requirements unless it may install them, so the report names missing ones."""
     file = contents.manifest.requirements_file
     if not file:
         return

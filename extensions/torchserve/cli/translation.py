@@ -77,7 +77,7 @@ def translated(
 
 
 def _registered(properties: Mapping[str, str]) -> dict[str, int]:
-    """What the keys of all models say of those that are registered later. `startup_models` reports the keys."""
+    """The defaults that the keys of all models set for models registered later. `startup_models` reports the keys."""
     settings = {}
     for key, ours in _REGISTERED.items():
         with suppress(ValueError):
@@ -120,12 +120,12 @@ def _properties(path: Path) -> dict[str, str]:
     try:
         return read_properties(raw.decode("utf-8"))
     except UnicodeDecodeError:
-        # What Java takes a properties file for.
+        # The encoding that Java assumes.
         return read_properties(raw.decode("latin-1"))
 
 
 def _of_command(options: TorchServeCommandLine, folder: Path) -> dict[str, str]:
-    """What the command line says stands over the file."""
+    """The properties that the command line sets; they override the file."""
     said: dict[str, str] = {}
     if options.model_store:
         said["model_store"] = str(folder / options.model_store.expanduser())

@@ -1,4 +1,4 @@
-"""How TorchServe words what becomes of a prediction that is not answered with an output. Pure."""
+"""How TorchServe words the refusal of a prediction, or its end without an output. Pure."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _end_error(error: EndedWithoutOutput, target: TorchServeTarget) -> TorchServ
 
 
 def word_refusals(scope: Scope, target: TorchServeTarget) -> None:
-    """Whatever refuses the request is worded as TorchServe would word it."""
+    """Have every refusal of the request worded as TorchServe words it."""
     scope[WORDING] = partial(as_torchserve, target)
 
 

@@ -89,7 +89,7 @@ def form_fields_of(body: bytes, content_type: str) -> list[FormPart]:
 
 
 def read_again(body: bytes) -> Receive:
-    """A body that was read already, for those who read it next."""
+    """A body that was read already, to be read again."""
 
     async def receive() -> dict[str, object]:
         return {"type": "http.request", "body": body, "more_body": False}

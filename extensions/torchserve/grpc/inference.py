@@ -47,7 +47,7 @@ from penstock.gateway.services import Services
 from penstock.job import JobId, Payload
 
 _PREDICT = "/predictions/{model}"
-# A job that nobody needs any more is not made; one whose caller has less time than this is late anyway.
+# A call with less time than this is late anyway, so no job is made for it.
 _LEAST_S = 0.001
 
 
@@ -104,7 +104,7 @@ class InferenceApis:
             raise worded(error, _target(sent)) from error
 
     async def _stream_answers(self, rpc: Rpc, message: bytes, connection: ClientConnection) -> AsyncIterator[bytes]:
-        """The answers to one request of a stream. A refusal is one, too, and the stream goes on."""
+        """The answers to one request of a stream. A refusal is an answer too, and the stream goes on."""
         sent = None
         try:
             caller = self._guard.admit(rpc.head, rpc.address)
@@ -146,7 +146,7 @@ class InferenceApis:
         self._services.predict.count_answer(sent.model_name, sent.model_version, end.batch, total_s)
 
     async def _request(self, rpc: Rpc, prediction: Any, *, key: str | None = None) -> SubmitRequest:
-        """`key`: in place of that among the metadata."""
+        """`key`: replaces the one in the metadata."""
         services = self._services
         if not prediction.model_name:
             raise bad_request("Parameter model_name is required.")

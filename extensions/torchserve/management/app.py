@@ -101,7 +101,7 @@ class ManagementApp:
         self._metrics.on_answer(route, {**scope, "method": method}, status, time.perf_counter() - started)
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[str, Response]:
-        """The path's template and the reply, whatever failed. Raises `ClientGone`."""
+        """The path's template and the reply, also after a failure. Raises `ClientGone`."""
         route, head = "unknown", Head()
         try:
             head = read_head(scope["headers"])
@@ -205,7 +205,7 @@ class ManagementApp:
         return value
 
     async def _renew(self, caller: Caller, given: Mapping[str, str]) -> None:
-        """The new token stands in the file alone, so that only who may read that gets it."""
+        """The new token is written to the file and not sent, so that only readers of the file get it."""
         tokens = self._auth.tokens
         if tokens is None:
             raise no_path()

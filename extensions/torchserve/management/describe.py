@@ -17,7 +17,7 @@ from penstock.rollout import Rollout
 
 # TorchServe numbers its workers from here.
 FIRST_ID = 9_000
-# What TorchServe gives up after. Workers of ours are started again for as long as they are wanted.
+# TorchServe gives up after this time. Penstock starts workers again for as long as they are wanted.
 _RETRY_S = 300
 _Record = TypeVar("_Record", BatchPolicy, Limits)
 _DEVICE = re.compile(r"[a-z]+:(\d+)")
@@ -42,7 +42,7 @@ def version_facts(
     entry: ModelEntry, version: str, rollout: Rollout, workers: Sequence[WorkerInfo], declared_source: str = ""
 ) -> VersionFacts:
     """`declared_source`: the source that the settings of this gateway name. A version that was added at run time has a table of
-    its own, whose values stand over those of the model.
+    its own, whose values override those of the model.
     """
     table = rollout.added.get(version, {})
     known = entry.versions[version].info
@@ -145,7 +145,7 @@ def _serves(slot: SlotInfo, facts: VersionFacts) -> bool:
 
 
 def _workers(model: str, version: str, rollout: Rollout, workers: Sequence[WorkerInfo]) -> int:
-    """How many each worker process is to have: as it was scaled, else the most that one announces."""
+    """How many workers each process should have: as it was scaled, else the most that one announces."""
     scaled = rollout.scale.get(version)
     if scaled is not None:
         return scaled

@@ -33,11 +33,11 @@ from penstock.extensions.torchserve.management.download import (
 
 log = structlog.get_logger(__name__)
 
-# Nobody else writes here: a downloaded archive lies in a folder that is named by its content, under its own name.
+# Only the gateway writes here: a downloaded archive lies in a folder that is named by its content, under its own name.
 DOWNLOADS = "downloads"
 _UNFINISHED = ".part-"
-# A download that was broken off by the end of its process is removed after this time, an archive that no model names any more
-# after the shorter one: a registration that has just downloaded it is not stored yet.
+# A download whose process ended is removed after this time. An archive that no model names any more is removed after the
+# shorter one, because a registration that has just downloaded it is not stored yet.
 UNFINISHED_S = 3_600.0
 UNUSED_S = 600.0
 _LOOK_S = 60.0
@@ -46,7 +46,7 @@ _NOT_KEPT = "model_store_not_kept"
 
 @dataclass(frozen=True, slots=True)
 class SeenUnused:
-    """Since when an archive was seen to be unused, in monotonic seconds, and when its folder had been changed last."""
+    """When an archive was first seen unused, in monotonic seconds, and when its folder had been changed last."""
 
     since: float
     changed_at: int

@@ -24,15 +24,15 @@ MOST_LISTED = 100
 MOST_WORKERS = 1_024
 MOST_MS = MOST_S = 86_400_000
 _RUNTIMES = ("python", "python2", "python3")
-# TorchServe's, for an archive that says nothing of them.
+# TorchServe's defaults for an archive that does not set them.
 DEFAULT_VERSION = "1.0"
 _NAMES = "must have 1 to 64 letters, digits, '_', '.' or '-' and begin with a letter or digit."
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterWish:
-    """`table` are the settings of the version that the caller gave. What it leaves out the archive's configuration says, else
-    a default does.
+    """`table` are the settings of the version that the caller gave. The archive's configuration, then defaults, fill in the
+    rest.
     """
 
     url: str
@@ -151,7 +151,7 @@ def _flag(given: Mapping[str, Any], name: str, *, default: bool) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A version that is to be loaded. `table` are settings of a version, its source among them."""
+    """A version to load. `table` has its settings, its source among them."""
 
     model: str
     version: str
@@ -179,7 +179,7 @@ def registration(
     *,
     is_remote: bool,
 ) -> Registration:
-    """The request stands over the archive's own configuration, and that over `own`.
+    """The request overrides the archive's own configuration, which overrides `own`.
 
     `archive` None: the source is a model's code or file. Raises `TorchServeError`.
     """
@@ -194,12 +194,12 @@ def registration(
         raise bad_request("Parameter handler is for archives; name a class of the code as in url=square.py:Square.")
     table = {**_defaults(own), **configured, **wish.table, "source": source}
     if "slots_per_device" in configured and (slots := wish.table.get("slots")):
-        # The archive names one device: its workers share that.
+        # The archive names one device, which its workers share.
         table |= {"slots": 1, "slots_per_device": slots}
     if wish.handler:
         table["options"] = {**dict(configured.get("options", {})), "handler": wish.handler}
     if is_remote:
-        # Without its query, which may hold a key: whoever may read sees this.
+        # Without its query, which may hold a key: all callers who may read see this.
         table["registered_from"] = wish.url.partition("?")[0]
     return Registration(model, version, table)
 

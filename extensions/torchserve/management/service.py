@@ -54,7 +54,7 @@ SCALING = "Workers scaling in progress..."
 _LOOK_S = 0.1
 # How long an unregistration waits for the jobs that it leaves to be run, as in TorchServe.
 UNREGISTER_S = 120.0
-# Of the headers of a request, as handlers of TorchServe look for it.
+# The header by which TorchServe's handlers recognise a request for a description.
 _DESCRIBE = {"describe": "True"}
 
 
@@ -93,8 +93,8 @@ class ModelManagement:
     async def describe(
         self, model: str, version: str, given: Given, caller: Caller, connection: ClientConnection
     ) -> ManagementReply:
-        """A list, as there: of the default version, of the named one, or of `all`. What a version says of itself, if that is
-        asked for, raises as a prediction does, and `ClientGone` once the caller hangs up.
+        """A list, as in TorchServe: of the default version, the named one, or `all`. If the model's own description is wanted,
+        this raises as a prediction does, and `ClientGone` once the caller hangs up.
         """
         entry = await self._entry(model)
         names = list(entry.versions) if version == ALL_VERSIONS else [self._version(entry, version).name]
@@ -108,7 +108,7 @@ class ModelManagement:
         return ManagementReply(200, views)
 
     async def readiness(self, model: str) -> ManagementReply:
-        """KServe's: ready is what a worker has loaded."""
+        """KServe's readiness: a model is ready once a worker has loaded it."""
         entry = await self._entry(model)
         return ManagementReply(200, {"name": entry.name, "ready": entry.default.capacity.ready_slots > 0})
 
@@ -135,7 +135,7 @@ class ModelManagement:
         facts = self._facts(entry, name)
         if wish.policy:
             await self._changes.batch(entry.name, name, wish.policy)
-        # What lies within the bounds stays, as there.
+        # A number within the bounds stays, as in TorchServe.
         workers = min(max(facts.workers, wish.min_workers), wish.max_workers)
         await self._changes.scale(entry.name, workers, version=name)
         if not wish.synchronous:
@@ -177,7 +177,7 @@ class ModelManagement:
             raise no_method()
 
     async def _entry(self, model: str) -> ModelEntry:
-        # What another gateway has just changed counts here too.
+        # Another gateway may just have changed it.
         await self._registry.refresh()
         entry = self._registry.models.get(model)
         if entry is None:
@@ -195,7 +195,7 @@ class ModelManagement:
         return version_facts(entry, version, self._registry.rollout(entry.name), self._registry.workers, source)
 
     async def _customized(self, entry: ModelEntry, version: VersionEntry, caller: Caller, connection: ClientConnection) -> Any:
-        """The handler of an archive is asked; another model has said it already."""
+        """Asks the handler of an archive; other models announced theirs when they were loaded."""
         if not version.capacity.ready_slots:
             raise TorchServeError(
                 503,
@@ -226,7 +226,7 @@ class ModelManagement:
         entry = self._registry.models.get(new.model)
         if entry is not None and new.version in entry.versions:
             raise conflict(new)
-        # Of a version of this name that was unregistered nothing may be left.
+        # An unregistered version of this name must be gone first.
         await await_gone(self._changes, new.model, new.version, timeout_s=new.startup_s)
         await self._changes.load_version(new.model, {**new.table, "version": new.version})
 

@@ -118,7 +118,7 @@ class WorkflowManagement:
 
     async def _loaded(self, model: str, table: dict[str, Any], timeout_s: float) -> list[str]:
         try:
-            # Of a node of this name that was unregistered nothing may be left.
+            # An unregistered node of this name must be gone first.
             await await_gone(self._changes, model, VERSION, timeout_s=timeout_s)
             await self._changes.load_version(model, {**table, "version": VERSION})
         except PenstockError as error:
@@ -133,7 +133,7 @@ class WorkflowManagement:
         return f"Workflow Node {model} failed to register. Details: {why}"
 
     async def _remove(self, name: str, nodes: Sequence[str]) -> None:
-        """The pipeline first, so that no job of it begins that has no models."""
+        """The pipeline goes first, so that none of its jobs begins without models."""
         await self._registry.refresh()
         for model in (name, *(node_model(name, node) for node in nodes)):
             if model in self._registry.models:

@@ -21,7 +21,7 @@ ARCHIVE_OPENED = "archive_opened"
 ARCHIVE_SETTING_DIFFERS = "archive_setting_differs"
 ARCHIVE_PACKAGES_INSTALLED = "archive_packages_installed"
 ARCHIVE_PACKAGES_MISSING = "archive_packages_missing"
-# The option under which TorchServe's setting stands that lets it install packages.
+# The option for TorchServe's setting that allows it to install packages.
 MAY_INSTALL = "install_py_dep_per_model"
 # How long pip may take for one archive.
 _INSTALL_S = 900.0
@@ -71,7 +71,7 @@ def _with_packages(spec: ModelSpec, archive: OpenedArchive, context: SourceConte
 
 
 def _name_missing(requirements: Path, context: SourceContext) -> None:
-    """TorchServe takes no notice of the file unless it may install, so the model is tried: it may do without."""
+    """TorchServe ignores the file unless it may install, so the model is loaded anyway: it may not need the packages."""
     try:
         lacking = missing_packages([f"-r {requirements}"])
     except HandlerLoadError as error:

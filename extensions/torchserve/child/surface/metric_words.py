@@ -23,7 +23,7 @@ UNITS: dict[str | None, str] = {
     "": "unit",
     None: "unit",
 }
-# Upper bounds for values of which the unit does not say how large they are.
+# Upper bounds for values whose unit does not tell their size.
 _DECADES = tuple(float(step * 10**power) for power in range(6) for step in (1, 3))
 _BOUNDS = {"Seconds": SECONDS, "Milliseconds": tuple(1000 * bound for bound in SECONDS)}
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")

@@ -97,7 +97,7 @@ def location_of(module: str, name: str) -> tuple[str, str] | None:
 
 
 def unknown_module(module: str) -> str:
-    """What is said when code imports a module of `ts` that is not here."""
+    """The error text for an import of a module of `ts` that is not here."""
     for left_out, advice in LEFT_OUT.items():
         if module == left_out or module.startswith(f"{left_out}."):
             return f"penstock's ts has no {module}: {advice} ({PAGE})"
@@ -108,7 +108,7 @@ def unknown_module(module: str) -> str:
 
 
 def unknown_name(module: str, name: str) -> str:
-    """What is said when code asks a module of `ts` for a name that is not there."""
+    """The error text for a name that a module of `ts` does not have."""
     if f"{module}.{name}" in LEFT_OUT:
         return unknown_module(f"{module}.{name}")
     names = [*MODULES[module], *children(module)]

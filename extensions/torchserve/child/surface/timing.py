@@ -39,7 +39,7 @@ def timed(func: F) -> F:
 
 
 def _metrics(handler: Any) -> Any:
-    """Where times are recorded; None if nobody asked for them. A handler may run before it has a context."""
+    """Where times are recorded; None if they are not wanted. A handler may run before it has a context."""
     context = getattr(handler, "context", None)
     settings = getattr(context, "model_yaml_config", None) or {}
     own = settings.get("handler")

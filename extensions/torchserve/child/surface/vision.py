@@ -11,7 +11,7 @@ from penstock.extensions.torchserve.child.surface.image_steps import imagenet_in
 from penstock.extensions.torchserve.child.surface.lookups import map_class_to_label
 from penstock.extensions.torchserve.child.surface.timing import timed
 
-# As in TorchServe: so many images between a black one and the image.
+# As in TorchServe: the number of images between a black one and the image.
 _STEPS = 15
 
 

@@ -69,7 +69,7 @@ def torchscript_model(path: str, map_location: Any) -> Any:
     import torch
 
     with warnings.catch_warnings():
-        # Nobody who reads the log of an archive can change in which format the archive holds its model.
+        # A reader of the log cannot change the format in which an archive holds its model.
         warnings.filterwarnings("ignore", r"`torch\.jit\.load` is ", DeprecationWarning)
         return torch.jit.load(path, map_location=map_location)
 
