@@ -82,7 +82,7 @@ class WebhookFields(ExtensionFields, Table):
 
 
 class KeyWebhookFields(ExtensionFields, Table):
-    """`webhook`: where the events of a key's submits go that name no URL."""
+    """`webhook`: where the events of a key's submits go if they name no URL."""
 
     webhook: str = ""
 

@@ -1,4 +1,4 @@
-"""Webhooks: who hears of the events of a job or a run, which events there are, and how they are signed. Pure."""
+"""Webhooks: who receives the events of a job or a run, which events there are, and how they are signed. Pure."""
 
 # D93: docs/design/webhooks.md
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from penstock.outbound.urls import parse_url
 
-# Of each event the letter by which the store knows who wants it.
+# The letter of each event, by which the store knows the webhooks that want it.
 JOB_EVENTS = {
     "job.succeeded": "s",
     "job.failed": "f",
@@ -49,7 +49,7 @@ class Webhook:
         return hashlib.blake2b(f"{owner}\0{scheme}://{host}:{port}".encode(), digest_size=8).hexdigest()
 
     def word_of(self, owner: str) -> dict[str, str]:
-        """What a new job or run is to know of it."""
+        """The word of the webhook for a new job or run."""
         return {WORD: self.text(owner)}
 
     def text(self, owner: str) -> str:

@@ -123,7 +123,7 @@ def _packages(entry: Entry) -> Path:
 
 
 def _add_ours(packages: Path) -> None:
-    """The worker may itself run in a virtual environment, whose packages are not the system's."""
+    """The worker may itself run in a virtual environment, whose packages a new environment does not see."""
     ours = [folder for folder in [*site.getsitepackages(), site.getusersitepackages()] if Path(folder).is_dir()]
     (packages / "worker.pth").write_text("".join(f"{folder}\n" for folder in ours), "utf-8")
 

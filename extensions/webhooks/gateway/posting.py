@@ -14,7 +14,7 @@ from penstock.extensions.webhooks.settings import WebhooksSettings
 from penstock.outbound.pinned import Resolve, address_of, pinned_request, resolve, trust
 from penstock.outbound.urls import is_listed, parse_url
 
-# What a receiver writes is neither kept nor shown. Its answer is read only to see whether it comes to its end.
+# The receiver's answer is neither kept nor shown. It is read only to see whether it is complete.
 _MOST_BYTES = 64 * 1024
 _NO_RULE = "no rule allows {url}"
 
