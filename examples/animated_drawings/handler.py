@@ -88,7 +88,7 @@ class Pose(ArrayHandler):
 
 
 def _named(joints: Any) -> dict[str, dict[str, float] | None]:
-    """By name: the place and how sure it is."""
+    """The place and the score of each joint, by name."""
     places: dict[str, dict[str, float] | None] = {}
     for name, (x, y, seen) in zip(JOINTS, np.asarray(joints, dtype=float), strict=True):
         places[name] = {"x": float(x), "y": float(y), "score": float(seen)} if seen > _SEEN else None
