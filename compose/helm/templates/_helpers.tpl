@@ -5,7 +5,7 @@
 {{- $name | trunc 40 | trimSuffix "-" -}}
 {{- end }}
 
-{{/* What a component is found by. It never changes, because a Deployment's selector cannot. Takes (list $ "component"). */}}
+{{/* The labels that select a component. They never change, because a Deployment's selector cannot. Takes (list $ "component"). */}}
 {{- define "penstock.selector" -}}
 app.kubernetes.io/name: penstock
 app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
@@ -92,7 +92,7 @@ envFrom: [{ secretRef: { name: {{ .Values.blobs.secret }} } }]
 {{- end }}
 {{- end }}
 
-{{/* Pods of a group start anew when the settings change, or the Secrets that this chart makes. */}}
+{{/* Pods of a group restart when the settings change, or the Secrets that this chart makes. */}}
 {{- define "penstock.checksums" -}}
 checksum/settings: {{ .Values.settings.toml | sha256sum }}
 checksum/secrets: {{ omit .Values.secrets "scaler" | toJson | sha256sum }}
