@@ -156,7 +156,7 @@ def followed_by(chain: Sequence[str], follow_ups: str = "") -> str:
 
 
 def task_of(job: JobId) -> Command[AnsweredTask]:
-    """The task that the job answers; empty if there is none."""
+    """The task that the job answers; empty if it answers none."""
     return Command(("HGET", f"{prefix(job.queue)}job:{job.serial}", "celery"), _answered_task)
 
 

@@ -24,7 +24,7 @@ MOST_STAGES = 64
 MOST_AT_ONCE = 1_024
 STAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
-# Of a serial: the part that tells the moment, and how many characters tell jobs of that moment apart.
+# The parts of a serial: the characters of the moment, and those that distinguish jobs of one moment.
 _MOMENT_CHARS, _OWN_CHARS = 10, 16
 
 # One place that data comes from, or one for each field of an object.
@@ -77,7 +77,7 @@ def announced_stages(info: VersionInfo | None) -> tuple[PipelineStage, ...]:
 
 
 def pipeline_of(spec: ModelSpec) -> PipelineSpec | None:
-    """None for a model that is no pipeline."""
+    """None for a model that is not a pipeline."""
     return spec.driven_how if spec.driven_by == NAME else None
 
 

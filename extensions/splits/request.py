@@ -1,4 +1,4 @@
-"""A split as an operator writes it, checked: what is wrong is said all at once, each with its place. Pure."""
+"""A split as an operator writes it, checked: all faults are reported at once, each with its place. Pure."""
 
 from __future__ import annotations
 

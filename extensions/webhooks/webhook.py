@@ -89,7 +89,7 @@ def secret_text(key: bytes) -> str:
 
 
 def owner_secret(signing_key: str, owner: str) -> str:
-    """What the receivers of one owner verify with: whoever has it can forge no event of another owner."""
+    """The secret with which the receivers of one owner verify. It cannot forge an event of another owner."""
     return secret_text(hmac.digest(key_bytes(signing_key), _PURPOSE + owner.encode(), "sha256"))
 
 

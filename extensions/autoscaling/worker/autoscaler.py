@@ -38,7 +38,7 @@ class ScaledFleet(Protocol):
         """The versions here whose slots follow their work: not those that an operator scaled."""
 
     def target(self, spec: ModelSpec) -> int:
-        """How many slots the version is to have here."""
+        """How many slots the version should have here."""
 
     def steer(self, spec: ModelSpec, count: int) -> str:
         """Give the version `count` slots, or as many as fit. Returns why it has fewer; empty if it has all."""

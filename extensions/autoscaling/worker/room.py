@@ -1,4 +1,4 @@
-"""Which models leave a device so that another one can be loaded there: the least recently used, and none too soon. Pure.
+"""Which models leave a device so that another one can be loaded there: the least recently used, after its least stay. Pure.
 
 D112: docs/design/workers-and-devices.md
 """

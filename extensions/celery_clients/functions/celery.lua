@@ -84,8 +84,8 @@ local function answer_soon(todo, p, serial, now)
   if redis.call('LLEN', DOOR) == 0 then redis.call('LPUSH', DOOR, TICKET) end
 end
 
--- The answer to a task whose job succeeded: at once, unless messages follow, or the output is no JSON, or too large to be at hand:
--- then a worker reads it, answers and sends.
+-- The answer to a task whose job succeeded. It is written at once, unless messages follow, or the output is not JSON or is too
+-- large to be stored inline: then a worker reads it, answers and sends.
 local function succeed_task(todo, p, serial, task, follows, now, media, output)
   local is_json = media == 'application/json' and output and output ~= ''
   if follows or not is_json then return answer_soon(todo, p, serial, now) end

@@ -122,7 +122,7 @@ class CeleryClients:
             log.warning(FOLLOW_UP_NOT_SENT, job=str(job), queue=refused)
 
     def _sent(self, task: AnsweredTask, ended: tuple[Job, Payload | None]) -> list[Sent]:
-        """What the end of a job tells Celery's clients and sends to Celery's workers."""
+        """The answers to Celery's clients and the messages to Celery's workers at the end of a job."""
         now = self._store.now()
         if ended[0].state is not JobState.SUCCEEDED:
             # The command that ended the job has answered already.

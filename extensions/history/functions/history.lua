@@ -119,7 +119,7 @@ local function note_queue(p, step, now)
   raise_to(step[3], tops)
 end
 
--- What the writers have together, as each said last.
+-- The sum of what each writer last reported to have.
 local function note_writers(state, step, now)
   local slots, workers, memory = 0, 0, 0
   for name, writer in pairs(state.writers) do

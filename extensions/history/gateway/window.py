@@ -25,7 +25,7 @@ class HistoryRange:
 
     @property
     def is_usual(self) -> bool:
-        """Whether it ends now and the store keeps it, whatever the time is."""
+        """Whether it ends now and the store always keeps all of it."""
         return self.since is None and self.until is None and (self.range_s or DEFAULT_S) <= LONGEST_S
 
 

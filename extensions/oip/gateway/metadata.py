@@ -38,7 +38,7 @@ def input_ports(version: VersionEntry) -> list[TensorPort]:
     if version.info is None:
         return []
     if not version.info.input_schema:
-        # Bytes of any type are one element; a model without annotations takes whatever tensors come.
+        # Bytes of any type are one element; a model without annotations takes any tensors.
         is_file = version.accepts and "*/*" not in version.accepts and "application/json" not in version.accepts
         return [TensorPort(WHOLE_TENSOR, TEXTS, (1,))] if is_file else []
     return ports_of(version.info.input_schema, WHOLE_TENSOR)

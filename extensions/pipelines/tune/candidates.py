@@ -136,8 +136,8 @@ def rank_pipelines(
 
 
 def figures_of_chain(chain: ChainModel, goal: Goal, *, at_least: float = 0.0) -> Figures | None:
-    """The figures at the highest rate that keeps the goal, or at the rate that is enough; None if there is none, or none above
-    most of `at_least`.
+    """The figures at the highest rate that keeps the goal, or at the rate that is enough; None if no rate keeps it, or none
+    that comes near `at_least`.
     """
     if goal.min_rate is not None:
         holds = goal_holds(chain, goal, goal.min_rate, jobs=_JOBS)

@@ -36,7 +36,7 @@ _MOST_CONFIRMED, _TRIES = 3, 4
 _HIGHER, _LOWER = 1.05, 0.8
 # A tail needs this many calls; a slow pipeline gets this long for them.
 _CALLS, _MOST_S = 400, 30.0
-# Fewer calls say nothing of a tail; a load takes the time for these whatever the budget, but at most this long.
+# Fewer calls show no tail. A load takes the time for these calls, however small the budget, but at most this long.
 _FEWEST_CALLS, _FEWEST_S = 50, 90.0
 _FILLS_S = 8.0
 
@@ -291,7 +291,7 @@ def _needed_s(rate: float) -> float:
 
 
 def _at(result: TrialResult, rate: float) -> Figures | None:
-    """The figures, with the rate that was asked for in the place of the one that chance made of it."""
+    """The figures, with the intended rate in place of the one that chance produced."""
     return replace(result.figures, offered_rps=rate) if result.figures is not None else None
 
 

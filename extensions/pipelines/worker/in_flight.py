@@ -30,7 +30,7 @@ class Drives(Protocol):
         ...
 
     def break_off(self, number: int) -> None:
-        """Another executor goes on with the job: its stages are left alone, and nothing more is heard of this drive."""
+        """Another executor continues the job: its stages are left alone, and this drive reports nothing more."""
         ...
 
 

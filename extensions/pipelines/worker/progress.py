@@ -28,7 +28,7 @@ class FailedStage:
 
 
 class PipelineProgress:
-    """One job's. A stage begins at most once and ends at most once; what is said of it again changes nothing.
+    """The progress of one job. A stage begins and ends at most once; repeated reports of it change nothing.
 
     `outputs`: of the stages that succeeded, by name. `failed`: the first stage that did not succeed. Then no other begins.
     """
@@ -68,7 +68,7 @@ class PipelineProgress:
 
     @property
     def under_way(self) -> list[PipelineStage]:
-        """The stages that have begun and not ended. Once the pipeline is over they are to be cancelled."""
+        """The stages that have begun and not ended. Once the pipeline is over, they must be cancelled."""
         return list(self._open.values())
 
     @property

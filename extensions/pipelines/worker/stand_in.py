@@ -117,7 +117,7 @@ class PipelineStandIn:
         self._in_flight.give(batch, now)
 
     def pause(self, now: float, *, is_paused: bool) -> None:
-        """What a drive says of its progress replaces what it said before, so there is nothing to hold back."""
+        """Each report of a drive's progress replaces the one before, so there is nothing to hold back."""
         self.is_paused = is_paused
 
     def reload(self, now: float) -> None:

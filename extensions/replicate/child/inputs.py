@@ -95,7 +95,7 @@ def _bounded(hint: Any, said: InputField, where: str) -> Any:
 
 
 def _read_as(hint: Any) -> Any:
-    """The annotation with types that can be read from JSON in the place of Cog's own."""
+    """The annotation, with types that can be read from JSON in place of Cog's own."""
     if isinstance(hint, type) and not typing.get_args(hint):
         if issubclass(hint, (pathlib.Path, io.IOBase)):
             return File

@@ -27,7 +27,7 @@ class UploadedInputs:
         self._most_bytes = most_bytes
 
     async def resolved(self, value: dict[str, Any], base: str, caller: Caller) -> dict[str, Any]:
-        """The input with data URLs in the place of links to files of the caller.
+        """The input, with data URLs in place of links to the caller's files.
 
         Raises `NotFound` for a file that is not the caller's, `TooLarge` if all files have more than `most_bytes`,
         `GatewayBusy` if there is no memory for them now.

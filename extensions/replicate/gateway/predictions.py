@@ -240,7 +240,7 @@ class Predictions:
                 break
             part = look.stream
             if part.mark != mark:
-                # Another attempt yields now: what was read is no part of its stream.
+                # Another attempt yields now, and the chunks read so far are not part of its stream.
                 chunks, mark = [], part.mark
             chunks += part.chunks
             if len(part.chunks) < _PART:

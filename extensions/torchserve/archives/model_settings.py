@@ -1,4 +1,4 @@
-"""Translates `model-config.yaml` into settings of a model. Pure. Every key is in the report, whatever becomes of it."""
+"""Translates `model-config.yaml` into settings of a model. Pure. Every key is in the report."""
 
 from __future__ import annotations
 

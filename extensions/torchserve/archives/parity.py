@@ -49,7 +49,7 @@ class TranslatedSettings:
 
     @property
     def refused(self) -> list[str]:
-        """One sentence per setting because of which the model cannot be served."""
+        """One sentence per setting that prevents the model from being served."""
         return [f"{one.key}: {one.why}" for one in self.report if one.parity is Parity.REFUSED]
 
 

@@ -31,7 +31,7 @@ class RequestHeaders(dict[str, Any]):
 
 
 class RequestProcessor:
-    """What a handler is told of one request, and what it says of its response."""
+    """What a handler can read of one request, and what it sets of its response."""
 
     def __init__(self, request_header: Mapping[str, Any]) -> None:
         self._request_header = request_header if isinstance(request_header, RequestHeaders) else RequestHeaders(request_header)
@@ -41,7 +41,7 @@ class RequestProcessor:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the handler has said nothing of the response."""
+        """Whether the handler has set nothing of the response."""
         return self._status_code == 200 and not self._response_header and not self._reason_phrase
 
     def get_request_property(self, key: str) -> Any:

@@ -20,7 +20,7 @@ class ReadsOneRow(Exception):
 
 
 class NotedRows(list[Any]):
-    """The rows of a batch, which note which of them were read. Asking for their number or their text is no read.
+    """The rows of a batch, which note which of them were read. Asking for their number or their text does not count.
 
     Rows are known by their identity: a handler may take them off the list, so that others move to the front.
     """

@@ -55,7 +55,7 @@ class ArchiveRow:
 
 
 def _value(own: _Field, *, decodes: bool) -> Any:
-    """Parsed JSON, text, or a bytearray: of other types, and of what cannot be read as its type says."""
+    """Parsed JSON, text, or a bytearray: for other types, and for data that does not fit its type."""
     if own.value is not None:
         return deepcopy(own.value)
     if decodes and own.media == JSON:

@@ -29,7 +29,7 @@ def with_environment(properties: Mapping[str, str], environment: Mapping[str, st
     merged = dict(properties)
     if merged.get(_ENVIRONMENT, "").strip().lower() == "true":
         own = {name.removeprefix(_PREFIX).lower(): value for name, value in environment.items() if name.startswith(_PREFIX)}
-        # The name of the file itself is no setting.
+        # The name of the file itself is not a setting.
         merged |= {key: value for key, value in own.items() if key != "config_file"}
     faults = sorted({f"{key}: the variable {name} is not set" for key, name in _named(merged) if name not in environment})
     if faults:

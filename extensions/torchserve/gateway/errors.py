@@ -100,7 +100,7 @@ def invalid_token(what: str = "Authorization") -> TorchServeError:
 
 
 def torchserve_error(error: Exception) -> TorchServeError:
-    """Any error as TorchServe's. A bug tells nothing of its cause; errors of ours keep their message and their hint."""
+    """Any error as TorchServe's. The cause of a bug is not shown; penstock's errors keep their message and their hint."""
     if isinstance(error, TorchServeError):
         return error
     if not isinstance(error, PenstockError):

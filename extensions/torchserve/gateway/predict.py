@@ -143,7 +143,7 @@ def is_chunked(request: SubmitRequest) -> bool:
 
 
 def _form_input(fields: Sequence[FormPart], body: bytes, media: str, version: VersionEntry, limits: GatewaySettings) -> Payload:
-    # For a model of penstock's own an empty body is no field.
+    # For a model of penstock's own, an empty body is not a field.
     parts = with_fields(fields, body, media) if body or version.takes_raw else fields
     return input_of(parts, version, limits)
 

@@ -20,7 +20,7 @@ from penstock.inputs.form import FormPart
 from penstock.inputs.urlencoded import URLENCODED, pairs_of
 from penstock.job import Call
 
-# The field of TorchServe's row that holds a body which is no form.
+# The field of TorchServe's row that holds a body other than a form.
 BODY = "body"
 MODEL_NAME = "model_name"
 _OURS = frozenset({b"explain", b"url_path", b"describe", b"x-request-id"})

@@ -97,7 +97,7 @@ class TokenFile:
         return caller.has_token and caller.key_id == f"{OWNER}-{API}"
 
     def renew(self, name: str) -> None:
-        """A new token in the place of this one, which no longer counts. Raises `OSError` or `ValueError`."""
+        """Replace the token of this name; the old one no longer counts. Raises `OSError` or `ValueError`."""
         with self._locked():
             self._write({**self._read(), name: self._fresh(name)})
         self._refresh()

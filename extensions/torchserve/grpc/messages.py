@@ -48,7 +48,7 @@ def worded(error: PenstockError, target: TorchServeTarget) -> TorchServeError:
 
 
 def fields_of(sent: Any) -> list[FormPart]:
-    """The fields of a PredictionsRequest. What is no text is a file, for models that read forms by their schema.
+    """The fields of a PredictionsRequest. A value that is not text is a file, for models that read forms by their schema.
 
     Raises `TooLarge`.
     """
@@ -71,7 +71,7 @@ def prediction_message(data: bytes, sent: Any) -> bytes:
 
 
 def refusal_message(refusal: RpcRefusal, sent: Any) -> bytes:
-    """One refused request of a stream. `sent` is None for what is no request."""
+    """One refused request of a stream. `sent` is None if the request could not be read."""
     status = {"code": refusal.code.value[0], "message": refusal.text}
     return POOL.written(f"{INFERENCE}.PredictionResponse", status=status, **_sequence_of(sent))
 

@@ -193,7 +193,7 @@ class ManagementApp:
     async def _given(
         self, target: ManagementTarget, caller: Caller, scope: Scope, receive: Receive, head: Head
     ) -> Mapping[str, Any]:
-        """The query's parameters; of a registration with a JSON body its members, and then no others, as there."""
+        """The query's parameters; for a registration with a JSON body only the body's members, as in TorchServe."""
         if target.action is not Action.REGISTER or base_type(head.get(b"content-type", b"").decode("latin-1")) != JSON:
             return parse_query(scope["query_string"])
         refuse_encoded(head)

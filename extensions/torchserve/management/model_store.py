@@ -73,7 +73,7 @@ class ModelStore:
         return await asyncio.to_thread(self._local, url, self._folder)
 
     async def model_source_of(self, url: str) -> str:
-        """As `source_of`, for a model: a workflow is none."""
+        """As `source_of`, for a model: a workflow is refused."""
         if is_workflow(url):
             raise bad_request(f"{url[:200]} is a workflow, which is not registered as a model.")
         return await self.source_of(url)

@@ -126,7 +126,7 @@ def _number(given: Mapping[str, Any], name: str, *, least: int, most: int) -> in
 
 
 def _integer(value: Any) -> int | None:
-    """As TorchServe reads it: JSON may write a number as a text, and what is no whole number counts as not given."""
+    """As TorchServe reads it: JSON may hold a number as text, and anything but a whole number counts as not given."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:

@@ -35,7 +35,7 @@ class TorchServeSeries(Collector):
         self._room = MOST_SERIES
 
     def add(self, samples: Sequence[MetricSample]) -> None:
-        """Add what one child sent. Samples of handlers that are no archives have no foreign name, and are left out. So are the
+        """Add what one child sent. Samples of handlers other than archives have no foreign name and are left out. So are the
         names that a gateway's page has for every model.
         """
         with self._lock:

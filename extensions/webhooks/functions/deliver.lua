@@ -13,7 +13,7 @@ local function score_of_first(key) return tonumber(redis.call('ZRANGE', key, 0, 
 
 local function gone_key(p, endpoint, url) return p .. 'gone:' .. redis.sha1hex(endpoint .. url) end
 
--- Set when the endpoint is to be looked at again. While it is `full`, what is due waits until a delivery is settled or lost.
+-- Set when the endpoint is looked at again. While it is `full`, due events wait until a delivery is settled or lost.
 local function look_again(p, endpoint, full)
   local due, lost = score_of_first(p .. 'events:' .. endpoint), score_of_first(p .. 'sending:' .. endpoint)
   local next = full and lost or math.min(due or math.huge, lost or math.huge)

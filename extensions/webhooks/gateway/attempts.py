@@ -25,7 +25,7 @@ _SECONDS = re.compile(r"\d{1,9}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ReceiverReply:
-    """What a receiver answered: its status, or 0 and in one word why there is none. `retry_after_s` None: it named no time."""
+    """A receiver's answer: its status, or 0 and one word for why there is none. `retry_after_s` None: it named no time."""
 
     status: int = 0
     failure: str = ""

@@ -47,8 +47,8 @@ PATH = "/rpc"
 
 @dataclass(frozen=True, slots=True)
 class RpcRequest:
-    """The HTTP request behind one call. `key`: None for that of the headers, which no call of a batch has. `said`: headers of
-    the response.
+    """The HTTP request behind one call. `key`: None to take the key of the headers, which a batch does not do. `said`: headers
+    of the response.
     """
 
     caller: Caller
@@ -102,7 +102,7 @@ class JsonRpc:
 
     async def _batch(self, said: Sequence[Any], whole: RpcRequest) -> Response:
         """All calls at once. A fault affects one call only, and its neighbours are still answered."""
-        # A connection tells one listener that the client has left, and here each call listens.
+        # Each call listens for the client's leaving, and a connection has one listener only, so each gets its own.
         requests = [replace(whole, connection=ClientConnection(), key="") for _ in said]
 
         def hang_up() -> None:
@@ -124,7 +124,7 @@ class JsonRpc:
             response = response_of(call, await self._result(call, request))
         except ClientGone:
             return None
-        except Exception as error:  # noqa: BLE001 - `problem_of` logs what is no refusal
+        except Exception as error:  # noqa: BLE001 - `problem_of` logs every error but refusals
             problem = problem_of(error, request.scope, request.head.get(b"x-request-id"), ())
             refused = worded_unread(problem, error) if call is None else worded_call(call, problem, error)
             response = orjson.loads(refused.body)

@@ -26,7 +26,7 @@ BACKENDS = (
 
 
 def check_valid_pt2_backend(backend: str) -> bool:
-    """Whether torch.compile has a backend of this name; a warning says so if it has not."""
+    """Whether torch.compile has a backend of this name; logs a warning if not."""
     if backend in BACKENDS:
         return True
     log.warning("%s is not a supported backend", backend)

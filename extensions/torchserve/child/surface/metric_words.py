@@ -68,7 +68,7 @@ class DeclaredMetric:
 
     @property
     def unit_word(self) -> str:
-        """`Milliseconds` of `ms`; a word that is no abbreviation stays."""
+        """`Milliseconds` for `ms`; a word that is not an abbreviation stays."""
         return UNITS.get(self.unit, self.unit)
 
     @property

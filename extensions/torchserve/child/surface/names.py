@@ -1,4 +1,4 @@
-"""The modules and names of `ts` that are here, where each lies in penstock, and what is said of those that are not. Pure."""
+"""The modules and names of `ts` that are here, where each lies in penstock, and the errors for all others. Pure."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def children(module: str) -> list[str]:
 
 
 def location_of(module: str, name: str) -> tuple[str, str] | None:
-    """In which module of ours the name lies, and as what; None if there is no such name."""
+    """The module of penstock that has the name, and its name there; None if there is no such name."""
     location = MODULES[module].get(name)
     if location is None:
         return None
