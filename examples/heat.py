@@ -20,7 +20,7 @@ class Plate:
 
 @penstock.model(max_batch_size=1)
 def heat(plate: Plate, context: penstock.Context) -> dict[str, float] | penstock.Failure:
-    """How warm the plate is after so many steps: its middle was at 100 degrees, and its edge stays at 0."""
+    """How warm the plate is after the given steps: its middle was at 100 degrees, and its edge stays at 0."""
     warmth, middle = np.zeros((plate.width, plate.width)), slice(plate.width // 3, 2 * plate.width // 3)
     warmth[middle, middle] = 100.0
     for step in range(plate.steps):

@@ -17,7 +17,7 @@ SEEN, STEPS = 4, 80
 
 
 class Teller(Handler):
-    """Goes on with a text."""
+    """Continues a text."""
 
     def initialize(self, context: Context, /) -> None:
         near = np.array([self._seen(TEXT[at - SEEN : at]) for at in range(SEEN, len(TEXT))])

@@ -69,10 +69,10 @@ class Pose(ArrayHandler):
         picture = opened(one.image)
         if isinstance(picture, Failure):
             return picture
-        figures = [found for found in one.figures if found.get("label") == _BODY]
+        figures = [figure for figure in one.figures if figure.get("label") == _BODY]
         if not figures:
             return Failure("there is no figure in the picture", "bad_drawing")
-        box = max(figures, key=lambda found: found["score"])["box"]
+        box = max(figures, key=lambda figure: figure["score"])["box"]
         middle = (box["x1"] + box["x2"]) / 2, (box["y1"] + box["y2"]) / 2
         half = REACH * (box["x2"] - box["x1"] + box["y2"] - box["y1"]) / 4
         left, top = middle[0] - half, middle[1] - half
@@ -88,11 +88,11 @@ class Pose(ArrayHandler):
 
 
 def _named(joints: Any) -> dict[str, dict[str, float] | None]:
-    """By name: the place and how sure it is."""
-    found: dict[str, dict[str, float] | None] = {}
+    """The place and the score of each joint, by name."""
+    places: dict[str, dict[str, float] | None] = {}
     for name, (x, y, seen) in zip(JOINTS, np.asarray(joints, dtype=float), strict=True):
-        found[name] = {"x": float(x), "y": float(y), "score": float(seen)} if seen > _SEEN else None
-    return found
+        places[name] = {"x": float(x), "y": float(y), "score": float(seen)} if seen > _SEEN else None
+    return places
 
 
 @penstock.model

@@ -128,8 +128,8 @@ class Detector(nn.Module):
         sizes = 2.0 * half * (1.0 + nudge[:, len(NAMES) :])
         scale = torch.tensor([columns, rows], device=image.device, dtype=image.dtype)[None, :, None, None]
         boxes = torch.cat([middle / scale, sizes / scale], dim=1)
-        found = {"pred_boxes": boxes, "logits": torch.cat([classes, nothing], dim=1)}
-        return {name: planes.flatten(2).transpose(1, 2) for name, planes in found.items()}
+        planes_by_name = {"pred_boxes": boxes, "logits": torch.cat([classes, nothing], dim=1)}
+        return {name: planes.flatten(2).transpose(1, 2) for name, planes in planes_by_name.items()}
 
 
 def seeded(seed: int = 0, *, widths: Sequence[int] = WIDTHS) -> Detector:

@@ -9,7 +9,7 @@ import penstock
 
 
 class Proxy(penstock.Handler):
-    max_batch_size = 64  # as many requests are under way at once
+    max_batch_size = 64  # also the number of requests under way at once
 
     async def initialize(self, context: penstock.Context) -> None:
         # One client for all: it keeps its connections.

@@ -35,7 +35,7 @@ class ScalingFields(ExtensionFields, Table):
 
 
 def scaling_of(table: Mapping[str, Any]) -> ScalingPolicy | None:
-    """None: the number of slots is fixed. A bound that is not set is `slots`; but with `idle_unload_s` no slot need stay."""
+    """None if the number of slots is fixed. An unset bound defaults to `slots`; with `idle_unload_s` the lower bound is 0."""
     low, high, idle_s = table["min_slots"], table["max_slots"], table["idle_unload_s"]
     if low is None and high is None and idle_s is None:
         return None
@@ -45,7 +45,7 @@ def scaling_of(table: Mapping[str, Any]) -> ScalingPolicy | None:
 
 
 def scaling_fault(table: Mapping[str, Any], said: Set[str]) -> str:
-    """Why these settings contradict each other, and what to do; empty if they do not. `said`: which settings were written."""
+    """Why these settings contradict each other, and what to do; empty if they do not. `said`: the settings as written."""
     low, high, policy = table["min_slots"], table["max_slots"], scaling_of(table)
     if policy is None:
         return _GOAL_ALONE if "backlog_goal_s" in said else ""

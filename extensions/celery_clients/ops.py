@@ -1,6 +1,6 @@
 """The store's operations for tasks of stock Celery clients, each described once. Pure.
 
-The door is the queue of clients who name none. `*` stands in the place of a model in its keys, and no model is called that.
+The door is the queue of clients that name no queue. Its keys have `*` in place of a model's name, which no model can have.
 """
 
 # D81: docs/design/store.md
@@ -24,7 +24,7 @@ INVALID_MESSAGE, EXPIRED, CANCELLED = "invalid_message", "expired", "cancelled"
 _ARRIVED_KEY = f"{prefix(DOOR)}arrived"
 # Each has a list beside the queue's. A client may write to any of the ten; by default to 0, 3, 6 and 9.
 PRIORITIES = range(10)
-# In these the tickets of jobs lie as well, so that claims draw from them.
+# These lists also hold the tickets of jobs, so claims draw from them.
 _TICKETED = (0, 6, 9)
 
 # A client of Celery may put messages at the door and nowhere else, read results by their tasks' ids, forget them, and use
@@ -56,7 +56,7 @@ class Rejected:
 
 
 class AnsweredTask(NamedTuple):
-    """A job's Celery task, empty if nobody wants its result; those that fail with it; what its end sends, empty if nothing."""
+    """A job's Celery task, empty if its result is ignored; the tasks that fail with it; what its end sends, if anything."""
 
     own: str
     chain: tuple[str, ...]
@@ -72,8 +72,8 @@ class Sent(NamedTuple):
 
 
 def word_of(tasks: str, message: bytes = b"") -> dict[str, bytes]:
-    """What a new job is to know: its tasks, as its record has them, and the exact message that it replaces, so that storing the
-    job removes the message.
+    """The word of a new job: its tasks, as in its record, and the exact message that it replaces. Storing the job removes the
+    message.
     """
     kept = tasks.encode()
     return {WORD: b"%d:%b%b" % (len(kept), kept, message)}
@@ -93,12 +93,12 @@ def refused(job: NewJob, reason: str) -> Rejected:
 
 
 def door_lists() -> list[str]:
-    """Where messages to the door lie, first those that a worker has taken and not yet looked at."""
+    """The lists with messages to the door. The first one holds those that a worker took but has not read yet."""
     return [_ARRIVED_KEY, *(priority_list(DOOR_QUEUE, priority) for priority in PRIORITIES)]
 
 
 def queue_lists(queue: str) -> list[str]:
-    """Where messages to one queue lie and no tickets: the queue's other priorities, and its name without braces."""
+    """The lists of one queue with messages but no tickets: the queue's other priorities, and its name without braces."""
     own, plain = queue_name(queue), f"{DOOR_QUEUE}.{queue}"
     others = [priority_list(own, priority) for priority in PRIORITIES if priority not in _TICKETED]
     return [*others, *(priority_list(plain, priority) for priority in PRIORITIES)]
@@ -132,7 +132,7 @@ def reject_foreign(queue: str, rejected: Rejected) -> Operation[None]:
 
 
 def due_answers(limit: int) -> Operation[list[JobId]]:
-    """Jobs that have ended, and whose tasks the caller is to answer."""
+    """Ended jobs whose tasks the caller must answer."""
     return Operation("due_answers", prefix(DOOR), [limit], lambda reply: [parse_job_id(text.decode()) for text in reply])
 
 
@@ -150,13 +150,13 @@ def may_send(list_name: str) -> Operation[bool]:
 
 
 def followed_by(chain: Sequence[str], follow_ups: str = "") -> str:
-    """What stands behind the task in a record: the ids, which hold neither a comma nor a line feed, then what is sent."""
+    """What follows the task in a record: the ids, which contain neither a comma nor a line feed, then what is sent."""
     ids = "".join(f",{id}" for id in chain)
     return f"{ids}\n{follow_ups}" if follow_ups else ids
 
 
 def task_of(job: JobId) -> Command[AnsweredTask]:
-    """The task that the job answers; empty if there is none."""
+    """The task that the job answers; empty if it answers none."""
     return Command(("HGET", f"{prefix(job.queue)}job:{job.serial}", "celery"), _answered_task)
 
 

@@ -32,7 +32,7 @@ def history(
         str,
         typer.Option("--last", metavar="TIME", help="How far to look back, such as 5m or 7d. Default: 1h."),
     ] = "",
-    since: Annotated[str, typer.Option("--from", metavar="MOMENT", help="The begin, such as 2026-12-24T18:00:00Z.")] = "",
+    since: Annotated[str, typer.Option("--from", metavar="MOMENT", help="The start, such as 2026-12-24T18:00:00Z.")] = "",
     until: Annotated[str, typer.Option("--to", metavar="MOMENT", help="The end. Default: now.")] = "",
     show_all: Annotated[bool, typer.Option("--all", help="Show the steps in which nothing happened, too.")] = False,
     as_json: JsonOption = False,
@@ -43,14 +43,14 @@ def history(
     range_s = _range(last)
     begin, end = _moment(since, "--from"), _moment(until, "--to")
     with connect(url, api_key) as client:
-        found = client.history(model, range_s=range_s, since=begin, until=end)
+        answer = client.history(model, range_s=range_s, since=begin, until=end)
     if as_json:
-        return print_json(found)
-    rows = rows_of(found)
+        return print_json(answer)
+    rows = rows_of(answer)
     shown = rows if show_all else [row for row in rows if not is_idle(row)]
-    columns = (*_COLUMNS, "GPU") if has_devices(found) else _COLUMNS
-    print_table((f"BEGIN (UTC), {duration(found['step_s'])} EACH", *columns), shown)
-    for line in remarks(found, idle=len(rows) - len(shown)):
+    columns = (*_COLUMNS, "GPU") if has_devices(answer) else _COLUMNS
+    print_table((f"BEGIN (UTC), {duration(answer['step_s'])} EACH", *columns), shown)
+    for line in remarks(answer, idle=len(rows) - len(shown)):
         print_faint(line)
     return None
 
@@ -69,20 +69,20 @@ def _moment(text: str, name: str) -> float | None:
         raise typer.BadParameter(error.message) from None
 
 
-def rows_of(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """One row per step. `found` is what `GET /v1/history` answers."""
-    columns: list[tuple[Values, Text]] = [(found[f"{name}_per_s"], number) for name in ("accepted", "succeeded", "failed")]
-    columns += [(found[name][share], duration) for name in ("total_s", "queue_s") for share in ("p50", "p95", "p99")]
-    columns += [(found["waiting"], _count), (found["oldest_s"], duration)]
-    columns += [(found["batch_size"], number), (found["busy_share"], percent)]
-    columns += [(found["device_busy_share"], percent)] if has_devices(found) else []
-    form = "%H:%M:%S" if found["step_s"] < 60 else "%Y-%m-%d %H:%M"
-    begins = [datetime.fromtimestamp(at, UTC).strftime(form) for at in found["at"]]
+def rows_of(answer: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """One row per step. `answer` is what `GET /v1/history` answers."""
+    columns: list[tuple[Values, Text]] = [(answer[f"{name}_per_s"], number) for name in ("accepted", "succeeded", "failed")]
+    columns += [(answer[name][share], duration) for name in ("total_s", "queue_s") for share in ("p50", "p95", "p99")]
+    columns += [(answer["waiting"], _count), (answer["oldest_s"], duration)]
+    columns += [(answer["batch_size"], number), (answer["busy_share"], percent)]
+    columns += [(answer["device_busy_share"], percent)] if has_devices(answer) else []
+    form = "%H:%M:%S" if answer["step_s"] < 60 else "%Y-%m-%d %H:%M"
+    begins = [datetime.fromtimestamp(at, UTC).strftime(form) for at in answer["at"]]
     return [(begin, *(text(values[index]) for values, text in columns)) for index, begin in enumerate(begins)]
 
 
-def has_devices(found: Mapping[str, Any]) -> bool:
-    return any(share is not None for share in found["device_busy_share"])
+def has_devices(answer: Mapping[str, Any]) -> bool:
+    return any(share is not None for share in answer["device_busy_share"])
 
 
 def is_idle(row: Sequence[str]) -> bool:
@@ -90,10 +90,10 @@ def is_idle(row: Sequence[str]) -> bool:
     return all(cell in (UNKNOWN, "0", "0 s", "0 %") for cell in row[1:])
 
 
-def remarks(found: Mapping[str, Any], *, idle: int) -> list[str]:
-    error = f"percentiles are within {percent(found['percentile_error'])}; waiting and oldest are the highest of each step"
+def remarks(answer: Mapping[str, Any], *, idle: int) -> list[str]:
+    error = f"percentiles are within {percent(answer['percentile_error'])}; waiting and oldest are the highest of each step"
     left_out = [f"{plural(idle, 'step')} in which nothing happened left out; --all shows them"] if idle else []
-    away = [f"without {', '.join(found['away'])}: the store does not answer"] if found.get("away") else []
+    away = [f"without {', '.join(answer['away'])}: the store does not answer"] if answer.get("away") else []
     return [error, *left_out, *away]
 
 

@@ -30,7 +30,7 @@ WAITING, OLDEST, RUNNING, SLOTS, WORKERS, MEMORY = 1, 2, 3, 4, 5, 6
 PER_OCTAVE = 4
 # Of 1 ms to 9 hours.
 LAST_BUCKET = 100
-# Bucket `n` holds the durations in seconds above the bound before its own, up to its own; the last one what is longer, too.
+# Bucket `n` holds durations in seconds above the bound before its own and up to its own; the last one also holds longer ones.
 BOUNDS_S = tuple(2 ** (number / PER_OCTAVE) / 1000 for number in range(LAST_BUCKET))
 Buckets = dict[int, int]
 _DECODE = msgspec.msgpack.Decoder().decode
@@ -51,7 +51,7 @@ class HistoryCounts:
 
 @dataclass(frozen=True, slots=True)
 class HistoryWrite:
-    """One write of a worker: its number, by which the store knows a repeated one, and what the worker has now."""
+    """One write of a worker: its number, by which the store recognises a repeat, and what the worker has now."""
 
     writer: str
     number: int
@@ -62,7 +62,7 @@ class HistoryWrite:
 
 
 def note_history(queue: str, write: HistoryWrite | None = None) -> Operation[bool]:
-    """Without a write, what the store itself counts; False if that was noted a moment ago."""
+    """Record a write; without one, record the store's own counts. Returns False if those were recorded a moment ago."""
     args: list[Arg] = []
     if write is not None:
         memory = write.memory_bytes // _MIB
@@ -96,8 +96,8 @@ class ReadHistory:
 
     @property
     def steps(self) -> list[HistoryStep]:
-        """Read anew at each call: those of many queues take a second and much memory, so a reader takes a few queues at a time,
-        in a thread.
+        """Decodes at each call. The steps of many queues take a second and much memory, so a reader takes a few queues at a
+        time, in a thread.
         """
         return [_step(packed) for packed in self.packed]
 
@@ -113,24 +113,24 @@ def _step(packed: bytes) -> HistoryStep:
     return HistoryStep(int(at), sums, tops, totals, waits, int(grain))
 
 
-def _as_map(found: Any) -> Buckets:
+def _as_map(table: Any) -> Buckets:
     """Lua writes a table with the keys 1 to n as an array."""
-    pairs = enumerate(found, 1) if isinstance(found, list) else found.items()
+    pairs = enumerate(table, 1) if isinstance(table, list) else table.items()
     return {int(number): int(value) for number, value in pairs}
 
 
 def added(one: Mapping[int, int], other: Mapping[int, int]) -> Buckets:
-    found = dict(one)
+    sums = dict(one)
     for number, value in other.items():
-        found[number] = found.get(number, 0) + value
-    return found
+        sums[number] = sums.get(number, 0) + value
+    return sums
 
 
 def _highest(one: Mapping[int, int], other: Mapping[int, int]) -> Buckets:
-    found = dict(one)
+    highest = dict(one)
     for number, value in other.items():
-        found[number] = max(found.get(number, 0), value)
-    return found
+        highest[number] = max(highest.get(number, 0), value)
+    return highest
 
 
 def _side_by_side(one: Mapping[int, int], other: Mapping[int, int]) -> Buckets:
@@ -141,11 +141,11 @@ def _side_by_side(one: Mapping[int, int], other: Mapping[int, int]) -> Buckets:
 def coarser(buckets: Mapping[int, int], grain: int) -> Mapping[int, int]:
     if not grain:
         return buckets
-    found: Buckets = {}
+    merged_buckets: Buckets = {}
     for number, count in buckets.items():
         first = number - number % 2**grain
-        found[first] = found.get(first, 0) + count
-    return found
+        merged_buckets[first] = merged_buckets.get(first, 0) + count
+    return merged_buckets
 
 
 def _merged(one: HistoryStep, other: HistoryStep, tops: Mapping[int, int]) -> HistoryStep:
@@ -162,36 +162,36 @@ def merged(one: HistoryStep, other: HistoryStep) -> HistoryStep:
 
 
 def together(one: HistoryStep, other: HistoryStep) -> HistoryStep:
-    """The same step of two queues as one. `COVERED` is that of the one that was looked at for longer."""
-    found = _merged(one, other, _side_by_side(one.tops, other.tops))
+    """The same step of two queues as one. `COVERED` is the longer of the two."""
+    step = _merged(one, other, _side_by_side(one.tops, other.tops))
     covered = max(one.sums.get(COVERED, 0), other.sums.get(COVERED, 0))
-    return HistoryStep(found.at, {**found.sums, COVERED: covered}, found.tops, found.totals, found.waits, found.grain)
+    return HistoryStep(step.at, {**step.sums, COVERED: covered}, step.tops, step.totals, step.waits, step.grain)
 
 
 def in_steps(steps: Iterable[HistoryStep], length_s: int) -> dict[int, HistoryStep]:
     """One queue's steps, by the start of the longer step that each belongs to."""
-    found: dict[int, HistoryStep] = {}
+    longer: dict[int, HistoryStep] = {}
     for step in steps:
         at = step.at - step.at % length_s
-        known = found.get(at)
-        found[at] = (
+        known = longer.get(at)
+        longer[at] = (
             HistoryStep(at, step.sums, step.tops, step.totals, step.waits, step.grain) if known is None else merged(known, step)
         )
-    return found
+    return longer
 
 
 def all_queues(queues: Iterable[Mapping[int, HistoryStep]]) -> dict[int, HistoryStep]:
     """The steps of several queues as those of one."""
-    found: dict[int, HistoryStep] = {}
+    joined: dict[int, HistoryStep] = {}
     for steps in queues:
         for at, step in steps.items():
-            known = found.get(at)
-            found[at] = step if known is None else together(known, step)
-    return found
+            known = joined.get(at)
+            joined[at] = step if known is None else together(known, step)
+    return joined
 
 
 def level_for(range_s: float) -> int:
-    """The shortest steps that reach back so far."""
+    """The level of the shortest steps that reach back this far."""
     return next(level for level, (length, kept) in enumerate(zip(LENGTHS_S, KEPT, strict=True)) if range_s <= length * kept)
 
 

@@ -37,14 +37,14 @@ from penstock.workers.slot.context import BatchTally
 log = structlog.get_logger(__name__)
 HISTORY_BLIND = "history_blind"
 HISTORY_UNWRITTEN = "history_unwritten"
-# A worker that was silent for so many beats has no slots any more.
+# A worker that was silent for this many beats has no slots any more.
 _BEATS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class SlotsNow:
-    """What a worker has for one model. A GPU counts once, by whomever it is used. `device_shares`: how busy each GPU is that
-    says so, from 0 to 1.
+    """What a worker has for one model. A GPU counts once, however many slots use it. `device_shares`: how busy each GPU is,
+    from 0 to 1, where that is known.
     """
 
     slots: int = 0
@@ -52,7 +52,7 @@ class SlotsNow:
     device_shares: tuple[float, ...] = ()
 
     def in_time(self, seconds: float) -> dict[int, int]:
-        """The sums of a step in which it was so for this time."""
+        """The sums of a step in which this state lasted for `seconds`."""
         parts = {SLOT_TIME: self.slots, DEVICE_BUSY: sum(self.device_shares), DEVICE_TIME: len(self.device_shares)}
         return {number: round(1000 * seconds * part) for number, part in parts.items()}
 
@@ -87,7 +87,7 @@ class HistoryKeeper:
 
     def __init__(self, beat_s: float, queues_of: Callable[[str], Sequence[str]]) -> None:
         self.tally = BatchTally()
-        # A worker that starts again under its name numbers its writes anew.
+        # A worker that restarts under its name begins again with number 0, so its writes need another id.
         self._writer = secrets.token_hex(4)
         self._for_s = _BEATS * beat_s + 1.0
         self._queues_of = queues_of
@@ -104,19 +104,19 @@ class HistoryKeeper:
         self.write(store)
 
     def look(self, infos: Iterable[SlotInfo]) -> None:
-        """Take what the slots counted, and what they are."""
+        """Take over the slots' counts and their current state."""
         with self._guard:
             now, before = time.monotonic(), self._looked_at
-            found = {self._queues_of(model)[-1]: one for model, one in slots_now(infos).items()}
-            # A queue whose slots are gone is to say so once.
-            self._now = {**dict.fromkeys(self._now.keys() - found.keys(), SlotsNow()), **found}
+            slots = {self._queues_of(model)[-1]: one for model, one in slots_now(infos).items()}
+            # A queue whose slots are gone must report that once.
+            self._now = {**dict.fromkeys(self._now.keys() - slots.keys(), SlotsNow()), **slots}
             self._looked_at = now
             for queue, one in self._now.items():
                 _add(self._of(queue).sums, one.in_time(now - before))
             take(self.tally, self._of)
 
     def write(self, store: RedisStore) -> None:
-        """What the store does not take is kept until the next time."""
+        """Counts that the store does not accept are kept for the next write."""
         try:
             writes = self._due()
             if writes:
@@ -158,14 +158,14 @@ def take(tally: BatchTally, counts_of: Callable[[str], HistoryCounts]) -> None:
         batches[queue].append((reason, took_s, waited))
     for queue, seconds in busy.items():
         _add(counts_of(queue).sums, {BUSY: round(1000 * seconds)})
-    for queue, found in batches.items():
-        count_batches(counts_of(queue), found)
+    for queue, settled in batches.items():
+        count_batches(counts_of(queue), settled)
 
 
 def count_batches(counts: HistoryCounts, batches: Sequence[tuple[str, float, Sequence[float]]]) -> None:
     """Each batch: why it was released, how long after its claim it was settled, and how long its jobs had waited by then.
 
-    Nothing of ours is called for a single batch: the busiest workers end thousands in a second.
+    The loop calls no function of penstock per batch, because the busiest workers end thousands of batches in a second.
     """
     reasons = Counter([reason for reason, _, _ in batches])
     items = sum([len(waited) for reason, _, waited in batches if reason != BULK and reason in REASONS])

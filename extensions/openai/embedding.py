@@ -89,10 +89,10 @@ def answer_of(asked: EmbeddingRequest, vectors: Sequence[list[float]]) -> dict[s
 
 def vector_of(output: Any, model: str) -> list[float]:
     """A list of numbers, or an object that has one as `embedding`; raises `NoEmbedding` for anything else."""
-    found = output.get("embedding") if isinstance(output, dict) else output
-    if not isinstance(found, list) or not found or not all(type(number) in (float, int) for number in found):
+    vector = output.get("embedding") if isinstance(output, dict) else output
+    if not isinstance(vector, list) or not vector or not all(type(number) in (float, int) for number in vector):
         raise NoEmbedding(f"model {model!r} gave no vector", hint="/v1/embeddings serves models that turn a text into numbers.")
-    return found
+    return vector
 
 
 def _packed(vector: list[float]) -> str:

@@ -14,7 +14,7 @@ from penstock.extensions.pipelines.spec import PipelineSpec, PipelineStage, Want
 
 @dataclass(frozen=True, slots=True)
 class DeclaredStage:
-    """What `stage` was told. `model`: an object of code that can be served, or the name of a model declared elsewhere."""
+    """The arguments of `stage`. `model`: an object of code that can be served, or the name of a model declared elsewhere."""
 
     model: Any
     version: str = ""
@@ -55,8 +55,8 @@ def stage(
 def pipeline(
     name: str, stages: Mapping[str, Any], *, output: str | Mapping[str, str] = "", **settings: Any
 ) -> DeclaredPipeline:
-    """Declare a pipeline. `stages` maps the name of each stage to its model, or to a `stage`; a stage that says nothing else
-    gets what the one before it gave, and the first one the pipeline's input.
+    """Declare a pipeline. `stages` maps the name of each stage to its model, or to a `stage`. By default a stage gets the
+    output of the one before it, and the first one the pipeline's input.
 
     `settings` are those of `[pipelines.NAME]` (`deadline_s`, `at_once`, ...), which are checked when it is served. Raises
     `ConfigError` with everything that is wrong with the stages.
@@ -71,13 +71,13 @@ def pipeline(
 
 def _in_a_row(stages: Mapping[str, DeclaredStage]) -> dict[str, DeclaredStage]:
     """The same, where each stage that names neither `after` nor `input` follows the one before it."""
-    found: dict[str, DeclaredStage] = {}
+    chained: dict[str, DeclaredStage] = {}
     before = ""
     for name, one in stages.items():
         follows = (before,) if before and not one.after and not one.input else one.after
-        found[name] = DeclaredStage(one.model, one.version, follows, one.input, one.form, one.as_bytes)
+        chained[name] = DeclaredStage(one.model, one.version, follows, one.input, one.form, one.as_bytes)
         before = name
-    return found
+    return chained
 
 
 def _made(name: str, declared: DeclaredStage, models: dict[str, str]) -> PipelineStage:
@@ -105,7 +105,7 @@ def _source_of(model: Any, where: str) -> tuple[str, str]:
 
 
 def _stage_table(stage: PipelineStage) -> dict[str, Any]:
-    """As settings write it, without what is not said."""
+    """As settings write it, without unset values."""
     told = {"version": stage.version, "after": list(stage.after), "input": stage.input}
     flags = {"form": stage.form, "as_bytes": stage.as_bytes}
     return {"name": stage.name, "model": stage.model, **{key: value for key, value in {**told, **flags}.items() if value}}

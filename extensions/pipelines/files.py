@@ -14,7 +14,7 @@ from typing import Any
 from penstock.errors import ConfigError, PenstockError
 from penstock.extension import DeclaredInFile, lent_modules
 
-# To import a library of models may take this long on a cold disk.
+# Importing a library of models may take this long on a cold disk.
 _WITHIN_S = 120.0
 _MOST_BYTES = 1 << 20
 _TOLD_LINES = 3
@@ -32,8 +32,8 @@ def declared_pipelines(path: Path) -> DeclaredInFile | None:
     """None if the file declares no pipeline. Raises `ConfigError`."""
     if not declares_pipelines(path):
         return None
-    found = read_pipelines(path)
-    return DeclaredInFile(found.models, {"pipelines": found.pipelines})
+    pipelines = read_pipelines(path)
+    return DeclaredInFile(pipelines.models, {"pipelines": pipelines.pipelines})
 
 
 def declares_pipelines(path: Path) -> bool:
@@ -44,7 +44,7 @@ def declares_pipelines(path: Path) -> bool:
             return False
         tree = ast.parse(text)
     except (OSError, ValueError, SyntaxError):
-        # What is wrong with the file is said where it is loaded.
+        # The faults of the file are reported where it is loaded.
         return False
     values = [node.value for node in tree.body if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Expr))]
     called = [ast.unparse(value.func) for value in values if isinstance(value, ast.Call)]
@@ -52,7 +52,7 @@ def declares_pipelines(path: Path) -> bool:
 
 
 def read_pipelines(path: Path) -> FoundPipelines:
-    """What the file declares. Raises `ConfigError` if it cannot be run, with the last lines of what it said."""
+    """What the file declares. Raises `ConfigError` if it cannot be run, with the last lines of its output."""
     # The file may read the environment, but no address or password of ours.
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "REDIS_"))}
     command = [sys.executable, "-m", __name__, str(path)]
@@ -71,23 +71,23 @@ def _declared(path: Path) -> FoundPipelines:
     from penstock.extensions.pipelines.declared import DeclaredPipeline
     from penstock.handlers.modules import import_file
 
-    found = FoundPipelines()
+    declared = FoundPipelines()
     for value in vars(import_file(path, modules=lent_modules())).values():
         if isinstance(value, DeclaredPipeline):
-            found.pipelines[value.name] = value.table
-            found.models |= value.models
-    return found
+            declared.pipelines[value.name] = value.table
+            declared.models |= value.models
+    return declared
 
 
 def main() -> int:
     """Write what the file declares to stdout, behind a zero byte, because the file may print something too."""
     try:
-        found = _declared(Path(sys.argv[1]))
+        declared = _declared(Path(sys.argv[1]))
     except PenstockError as error:
         faults = [str(fault) for fault in getattr(error, "faults", ())]
         sys.stderr.write(" ".join([error.message, *faults]) + "\n")
         return 1
-    sys.stdout.write("\0" + json.dumps({"pipelines": found.pipelines, "models": found.models}))
+    sys.stdout.write("\0" + json.dumps({"pipelines": declared.pipelines, "models": declared.models}))
     return 0
 
 

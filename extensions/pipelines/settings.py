@@ -19,7 +19,7 @@ from penstock.settings.models import JobFields, Name, ServedFields
 if TYPE_CHECKING:
     from penstock.settings.tables import Settings
 
-# Most jobs that one claim takes. They all begin at once.
+# The most jobs that one claim takes. All of them begin at once.
 _CLAIMED = BatchPolicy(max_batch_size=64, max_wait_s=0.0)
 
 
@@ -38,7 +38,7 @@ class StageSettings(Table):
 class PipelineSettings(JobFields, ServedFields):
     """A pipeline, which callers use like a model of its name. One worker drives at most `at_once` of its jobs at a time. The
     limits are those of models: `deadline_s` is for all stages together. `elsewhere`: models of stages that these settings lack,
-    because those of other workers have them, or because they are loaded at run time. `request_headers` are told to the stages
+    because those of other workers have them, or because they are loaded at run time. `request_headers` are passed to the stages
     that get the whole input. `registered_from`: the workflow of TorchServe's that it came from.
     """
 
@@ -50,8 +50,8 @@ class PipelineSettings(JobFields, ServedFields):
 
     @model_validator(mode="after")
     def _stages_fit_together(self) -> PipelineSettings:
-        if found := list(faults(self.pipeline())):
-            raise ValueError("; ".join(found))
+        if wrong := list(faults(self.pipeline())):
+            raise ValueError("; ".join(wrong))
         return self
 
     def pipeline(self) -> PipelineSpec:

@@ -24,7 +24,7 @@ MOST_STAGES = 64
 MOST_AT_ONCE = 1_024
 STAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
-# Of a serial: the part that tells the moment, and how many characters tell jobs of that moment apart.
+# The parts of a serial: the characters of the moment, and those that distinguish jobs of one moment.
 _MOMENT_CHARS, _OWN_CHARS = 10, 16
 
 # One place that data comes from, or one for each field of an object.
@@ -80,7 +80,7 @@ def announced_stages(info: VersionInfo | None) -> tuple[PipelineStage, ...]:
 
 
 def pipeline_of(spec: ModelSpec) -> PipelineSpec | None:
-    """None for a model that is no pipeline."""
+    """None for a model that is not a pipeline."""
     return spec.driven_how if spec.driven_by == NAME else None
 
 
@@ -137,10 +137,9 @@ def value_paths(wanted: Wanted) -> list[ValuePath]:
 
 
 def stage_job(job: JobId, stage: PipelineStage) -> JobId:
-    """The job that runs a stage of this job of a pipeline: always the same one, whoever submits it and however often.
+    """The job that runs a stage of this pipeline's job: the same one at every submit.
 
-    Everybody can tell it from the pipeline's job, so no record links the two. The moment in its serial is that of the
-    pipeline's job.
+    Its id follows from the pipeline's job, so no record links the two. The moment in its serial is that of the pipeline's job.
     """
     number = int.from_bytes(blake2b(f"{job}\0{stage.name}".encode(), digest_size=_OWN_CHARS * 5 // 8).digest(), "big")
     own = "".join(_DIGITS[number >> shift & 31] for shift in range(5 * (_OWN_CHARS - 1), -1, -5))
@@ -152,9 +151,9 @@ def stage_job(job: JobId, stage: PipelineStage) -> JobId:
 
 def checked(name: str, spec: PipelineSpec) -> PipelineSpec:
     """The pipeline itself. Raises `ConfigError` with everything that is wrong with it."""
-    found = list(faults(spec))
-    if found:
-        raise ConfigError(f"the pipeline {name!r} cannot be used:", faults=found)
+    wrong = list(faults(spec))
+    if wrong:
+        raise ConfigError(f"the pipeline {name!r} cannot be used:", faults=wrong)
     return spec
 
 

@@ -70,7 +70,7 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is to be done with a canary now, and why."""
+    """What to do with a canary now, and why."""
 
     move: Move
     reason: str
@@ -103,7 +103,7 @@ def _baseline(canary: Canary, others: VersionFigures) -> Baseline | None:
 
 
 def _fault(canary: Canary, own: VersionFigures, baseline: Baseline) -> str:
-    """By what the version breaks a bound; empty if by nothing."""
+    """The bound that the version breaks, in a sentence; empty if it breaks none."""
     counted = max(own.samples, canary.min_samples)
     if own.errors > counted * (baseline.error_rate + canary.max_errors):
         return (

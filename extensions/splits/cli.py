@@ -84,7 +84,7 @@ def _number(text: str, example: str) -> float:
 
 
 def _show(view: dict[str, Any]) -> None:
-    rows = [(name, *_row(found)) for name, found in view["versions"].items()]
+    rows = [(name, *_row(figures)) for name, figures in view["versions"].items()]
     print_table(("VERSION", "SHARE", "JOBS ENDED", "ERRORS", "P50", "P99"), rows)
     if sticky := view.get("sticky"):
         typer.echo(f"\nsticky: the same value of the header {sticky} gets the same version")
@@ -104,12 +104,12 @@ def _show_canary(canary: dict[str, Any]) -> None:
         print_table(("WHEN", "FROM", "TO", "WHY"), rows)
 
 
-def _row(found: dict[str, Any]) -> tuple[str, ...]:
-    p50_s, p99_s = found["p50_s"], found["p99_s"]
+def _row(figures: dict[str, Any]) -> tuple[str, ...]:
+    p50_s, p99_s = figures["p50_s"], figures["p99_s"]
     return (
-        f"{found['share']:g} %",
-        str(found["jobs"]),
-        str(found["errors"]),
+        f"{figures['share']:g} %",
+        str(figures["jobs"]),
+        str(figures["errors"]),
         "-" if p50_s is None else duration(p50_s),
         "-" if p99_s is None else duration(p99_s),
     )

@@ -12,7 +12,7 @@ import msgspec
 from penstock.job import JobState
 
 JSON = "application/json"
-# Deeper values are not compared: who compares must not run out of stack.
+# Deeper values are not compared, so that a comparison cannot exhaust the stack.
 _MOST_DEPTH = 200
 
 

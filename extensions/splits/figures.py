@@ -81,10 +81,10 @@ def bucket_of(milliseconds: int) -> int:
 
 
 def total(figures: Iterable[VersionFigures]) -> VersionFigures:
-    found = VersionFigures()
+    sums = VersionFigures()
     for one in figures:
-        found = found.plus(one)
-    return found
+        sums = sums.plus(one)
+    return sums
 
 
 def figures_of(counts: Mapping[str, int]) -> dict[str, VersionFigures]:

@@ -1,4 +1,4 @@
-"""A split as an operator writes it, checked: what is wrong is said all at once, each with its place. Pure."""
+"""A split as an operator writes it, checked: all faults are reported at once, each with its place. Pure."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ def check_versions(split: Split, info: ModelInfo, ready_slots: Callable[[str], i
                 f"version {version!r} of {info.name!r} is not ready on any worker, so its share of the callers would wait",
                 hint=f"GET /v1/models/{info.name} says what keeps it; split when it is ready.",
             )
-    found = {version: loaded.streams for version in used if (loaded := info.versions[version]) is not None}
-    if len(set(found.values())) > 1:
-        streaming = ", ".join(version for version, streams in found.items() if streams)
+    streams_of = {version: loaded.streams for version in used if (loaded := info.versions[version]) is not None}
+    if len(set(streams_of.values())) > 1:
+        streaming = ", ".join(version for version, streams in streams_of.items() if streams)
         raise Conflict(
-            f"of the versions {', '.join(found)} only {streaming} stream: callers would get streams or not by chance",
+            f"of the versions {', '.join(streams_of)} only {streaming} stream: callers would get streams or not by chance",
             hint="Split between versions that all stream, or that all do not.",
         )
 

@@ -1,6 +1,6 @@
 """How requests that name no version are divided between versions of a model: weights, sticky header, shadow, canary. Pure.
 
-A split is a part of the model's rollout, where it stands as plain JSON: who serves a model without a split does not load this.
+A split is part of the model's rollout, as plain JSON, so a gateway whose models have no split does not load this module.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from penstock.errors import Conflict
 from penstock.extensions.splits.canary import WHOLE, Canary, CanaryState, Move, Verdict
 
-# The last ones; a canary steps a few times a day.
+# How many of the last decisions are kept; a canary steps a few times a day.
 MOST_DECISIONS = 20
 _BITS = 52  # a float holds one more: the half that is added must not round up to 1
 
@@ -61,7 +61,7 @@ class Split:
 
     @property
     def figures(self) -> str:
-        """The name of the figures in which the store counts the jobs of now."""
+        """The name under which the store counts the jobs of this period."""
         return f"{self.id}.{self.period}"
 
     def shares(self) -> dict[str, float]:
@@ -83,10 +83,10 @@ class Split:
             needed |= {version for version, weight in self.weights.items() if weight > 0.0}
         return needed | ({self.shadow.version} if self.shadow else set())
 
-    def moved(self, canary: Canary, found: Verdict, now: float) -> Split:
-        """The split after a verdict that moves its canary. Figures begin anew, so that each step is judged by its own."""
-        after = _moved(canary, found, now)
-        made = Decision(now, canary.version, found.move, canary.share, after.share, found.reason)
+    def moved(self, canary: Canary, verdict: Verdict, now: float) -> Split:
+        """The split after a verdict that moves its canary. Figures restart, so that each step is judged by its own."""
+        after = _moved(canary, verdict, now)
+        made = Decision(now, canary.version, verdict.move, canary.share, after.share, verdict.reason)
         decisions = (*self.decisions, made)[-MOST_DECISIONS:]
         return replace(self, canary=after, period=self.period + 1, decisions=decisions)
 
@@ -95,11 +95,11 @@ class Split:
 msgspec.json.Decoder(Split)
 
 
-def _moved(canary: Canary, found: Verdict, now: float) -> Canary:
-    if found.move is Move.BACK:
+def _moved(canary: Canary, verdict: Verdict, now: float) -> Canary:
+    if verdict.move is Move.BACK:
         return replace(canary, state=CanaryState.STEPPED_BACK, since=now)
     if not canary.is_last:
-        return replace(canary, step=canary.step + 1, since=now, baseline=found.baseline)
+        return replace(canary, step=canary.step + 1, since=now, baseline=verdict.baseline)
     state = CanaryState.PROMOTED if canary.share == WHOLE else CanaryState.KEPT
     return replace(canary, state=state, since=now)
 
@@ -107,9 +107,9 @@ def _moved(canary: Canary, found: Verdict, now: float) -> Canary:
 def chosen(shares: Mapping[str, float], model: str, value: str) -> str:
     """The version for this value: the same one as long as the shares stand.
 
-    Of every version a number is drawn that only the value, the model and the version's name decide, and the version with the
-    largest one in relation to its share is taken. So a share that grows takes values from others, and no other value moves;
-    cumulative weights would move values between versions whose shares stay.
+    Each version gets a number that depends only on the value, the model and the version's name. The version with the largest
+    number relative to its share is chosen. So a growing share takes values from others, and no other value moves; cumulative
+    weights would also move values between versions whose shares stay.
     """
     return max(shares, key=lambda version: _score(f"{model}\0{version}\0{value}", shares[version]))
 
@@ -131,12 +131,12 @@ def split_of(kept: Mapping[str, Any]) -> Split | None:
 
 def kept_split(split: Split) -> dict[str, Any]:
     """The split as its rollout keeps it."""
-    found: dict[str, Any] = msgspec.to_builtins(split)
-    return found
+    table: dict[str, Any] = msgspec.to_builtins(split)
+    return table
 
 
 def check_unused(kept: Mapping[str, Any], model: str, version: str) -> None:
-    """Raises `Conflict` for a version that the model's split gives requests to. One that cannot be read gives none."""
+    """Raises `Conflict` for a version that the model's split gives requests to. An unreadable split gives none."""
     try:
         split = split_of(kept)
     except msgspec.ValidationError:

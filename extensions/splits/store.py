@@ -1,6 +1,6 @@
 """What the store counts of a split: how the jobs of each version ended, and how the copies for a shadow compare.
 
-The ends are counted in the call that ends the job (`split.lua`), so no gateway has to live for it.
+The ends are counted in the call that ends the job (`split.lua`), so the count needs no living gateway.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def count_split(queue: str, name: str, counts: Mapping[str, int]) -> Operation[N
 
 async def counts_of(store: AsyncStore, info: ModelInfo, name: str) -> Mapping[str, int]:
     """What all partitions counted of a split under this name."""
-    found = Counter[str]()
+    sums = Counter[str]()
     for counts in await asyncio.gather(*(store.send(split_counts(queue, name)) for queue in queues_of_model(info))):
-        found.update(counts)
-    return found
+        sums.update(counts)
+    return sums
 
 
 def _counts(reply: Mapping[bytes, bytes]) -> Mapping[str, int]:
@@ -46,4 +46,4 @@ def _counts(reply: Mapping[bytes, bytes]) -> Mapping[str, int]:
 
 
 def _nothing(_: Any) -> None:
-    """Nobody needs the reply."""
+    """The reply is not needed."""

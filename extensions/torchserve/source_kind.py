@@ -32,7 +32,7 @@ class ArchiveKind(SourceKind):
         try:
             return read_archive(path).manifest.name or archive_stem(path)
         except (BadArchive, OSError):
-            # What is wrong with it is found with the other settings.
+            # Its faults are reported with those of the other settings.
             return archive_stem(path)
 
     def layer(self, tree: Mapping[str, Any]) -> Layer:
@@ -52,10 +52,10 @@ class ArchiveKind(SourceKind):
 
         try:
             read_options(spec.options)
-            found = read_archive(Path(spec.source), handler=_handler(spec))
+            archive = read_archive(Path(spec.source), handler=_handler(spec))
         except HandlerLoadError as error:
             return [f"{error.message}; {error.hint}" if error.hint else error.message]
-        refused = model_settings(found.config).refused
+        refused = model_settings(archive.config).refused
         return [refused_settings(spec.source, refused)] if refused else []
 
     def missing_packages(self, spec: ModelSpec) -> dict[str, str]:

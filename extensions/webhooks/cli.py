@@ -57,10 +57,10 @@ def new_key(as_json: JsonOption = False) -> None:
 def secret(as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
     """Print what your receivers verify events with. While the operator rotates the key: the new secret, then the old."""
     with connect(url, api_key) as client:
-        found = client.webhooks.secrets()
+        secrets = client.webhooks.secrets()
     if as_json:
-        return print_json({"secrets": found})
-    print_secret("\n".join(found), "the webhook secret, shown whenever you ask: your receivers verify events with it")
+        return print_json({"secrets": secrets})
+    print_secret("\n".join(secrets), "the webhook secret, shown whenever you ask: your receivers verify events with it")
     return None
 
 
@@ -82,28 +82,28 @@ def log(
     with connect(url, api_key) as client:
         if event is not None:
             return _show(client.webhooks.log(event), as_json=as_json)
-        found = list(islice(client.webhooks.undelivered(), limit))
+        events = list(islice(client.webhooks.undelivered(), limit))
     if quiet:
-        return print_ids(one["id"] for one in found)
+        return print_ids(one["id"] for one in events)
     if as_json:
-        for one in found:
+        for one in events:
             print_json(one)
-    elif found:
-        print_table(("ID", "EVENT", "AT", "ANSWER", "URL"), [_row(one) for one in found])
+    elif events:
+        print_table(("ID", "EVENT", "AT", "ANSWER", "URL"), [_row(one) for one in events])
     else:
         typer.echo("no undelivered events", err=True)
     return None
 
 
-def _show(found: dict[str, Any], *, as_json: bool) -> None:
+def _show(event: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        return print_json(found)
-    print_fields({name: found.get(name) for name in ("id", "url", "event", "state", "webhook_id", "at")})
-    if found["attempts"]:
+        return print_json(event)
+    print_fields({name: event.get(name) for name in ("id", "url", "event", "state", "webhook_id", "at")})
+    if event["attempts"]:
         typer.echo()
         rows = [
             (one["at"], one["event"], str(one["tried"]), one["outcome"], one["answer"], duration(one["took_s"]))
-            for one in found["attempts"]
+            for one in event["attempts"]
         ]
         print_table(("AT", "EVENT", "TRY", "OUTCOME", "ANSWER", "TOOK"), rows)
     return None

@@ -1,4 +1,4 @@
-"""The events of which webhooks hear, as the outbox hands them out and settles them: plain frozen values."""
+"""The events that webhooks receive, as the outbox hands them out and settles them: plain frozen values."""
 
 # D90: docs/design/webhooks.md
 from __future__ import annotations
@@ -18,7 +18,7 @@ class EventOutcome(StrEnum):
     DELIVERED = "delivered"
     AGAIN = "again"  # failed, and worth another attempt
     GONE = "gone"  # the receiver wants nothing more at this URL: its owner's events are not sent there for a day
-    REFUSED = "refused"  # it can never be delivered, which says nothing of the receiver: given up at once
+    REFUSED = "refused"  # it can never be delivered, through no fault of the receiver: given up at once
 
 
 class EventState(StrEnum):
@@ -28,12 +28,12 @@ class EventState(StrEnum):
     DELIVERED = "delivered"
     UNDELIVERED = "undelivered"  # given up; it can be sent once more
     DISMISSED = "dismissed"  # given up, and not on the list
-    UNASKED = "unasked"  # the job or run has ended in a way of which nobody wants to hear
+    UNASKED = "unasked"  # the webhook did not ask for this end of the job or run
 
 
 @dataclass(frozen=True, slots=True)
 class DueEvent:
-    """An event that the caller now has under a lease. `id`: the serial of its job, or the id of its run.
+    """An event that the caller holds under a lease. `id`: the serial of its job, or the id of its run.
 
     `number` counts the events of this job or run: one number never names two events. `letters`: those of the webhook. `said`:
     fraction and note of an event of progress. `tries`: attempts, this one included. `at`: when it happened, as Unix seconds by
@@ -64,7 +64,7 @@ class DueEvents:
 class TakeLimits:
     """`per_endpoint`: the most deliveries side by side to one endpoint, of all deliverers together.
 
-    `skip_owners`: owners of whom the caller has as many under way as it wants; their endpoints are passed over for a second.
+    `skip_owners`: owners who are at the caller's limit of deliveries; their endpoints are passed over for a second.
     """
 
     lease_s: float = 30.0

@@ -34,10 +34,10 @@ def _base(url: str) -> str:
     if not url:
         return url
     try:
-        found = parse_url(url)
+        checked = parse_url(url)
     except InvalidInput as error:
         raise ValueError(error.message) from None
-    if "?" in found.target:
+    if "?" in checked.target:
         raise ValueError("public_url is the address of the gateway alone, as in https://models.example.com")
     return url.rstrip("/")
 
@@ -82,7 +82,7 @@ class WebhookFields(ExtensionFields, Table):
 
 
 class KeyWebhookFields(ExtensionFields, Table):
-    """`webhook`: where the events of a key's submits go that name no URL."""
+    """`webhook`: where the events of a key's submits go if they name no URL."""
 
     webhook: str = ""
 

@@ -1,4 +1,4 @@
-"""Webhooks: who hears of the events of a job or a run, which events there are, and how they are signed. Pure."""
+"""Webhooks: who receives the events of a job or a run, which events there are, and how they are signed. Pure."""
 
 # D93: docs/design/webhooks.md
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from penstock.outbound.urls import parse_url
 
-# Of each event the letter by which the store knows who wants it.
+# The letter of each event, by which the store knows the webhooks that want it.
 JOB_EVENTS = {
     "job.succeeded": "s",
     "job.failed": "f",
@@ -49,7 +49,7 @@ class Webhook:
         return hashlib.blake2b(f"{owner}\0{scheme}://{host}:{port}".encode(), digest_size=8).hexdigest()
 
     def word_of(self, owner: str) -> dict[str, str]:
-        """What a new job or run is to know of it."""
+        """The word of the webhook for a new job or run."""
         return {WORD: self.text(owner)}
 
     def text(self, owner: str) -> str:
@@ -89,7 +89,7 @@ def secret_text(key: bytes) -> str:
 
 
 def owner_secret(signing_key: str, owner: str) -> str:
-    """What the receivers of one owner verify with: whoever has it can forge no event of another owner."""
+    """The secret with which the receivers of one owner verify. It cannot forge an event of another owner."""
     return secret_text(hmac.digest(key_bytes(signing_key), _PURPOSE + owner.encode(), "sha256"))
 
 

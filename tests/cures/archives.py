@@ -86,7 +86,7 @@ ARCHIVES: tuple[Cure, ...] = (
     Cure(
         "A56",
         "extensions/torchserve/management/download.py",
-        "any(_spells(pattern, found) for pattern in matching)",
+        "any(_spells(pattern, checked) for pattern in matching)",
         "True",
         (
             "tests/extensions/torchserve/management/test_download.py::test_only_a_host_that_a_pattern_spells_may_have_any_address",

@@ -32,7 +32,7 @@ EVENTS = {
 FIELDS: dict[tuple[str, str], tuple[str, ...] | dict[str, tuple[str, ...]]] = {
     ("gateway/asgi/server.py", "rule"): {"metrics_listening": (), "torchserve_management_listening": ("access",)},
     ("extensions/splits/gateway/shadows.py", "fields"): JOB_FIELDS,
-    ("extensions/splits/gateway/shadows.py", "_words(found)"): (
+    ("extensions/splits/gateway/shadows.py", "_words(of_split)"): (
         "dropped",
         "refused",
         "equal",

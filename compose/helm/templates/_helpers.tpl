@@ -5,7 +5,7 @@
 {{- $name | trunc 40 | trimSuffix "-" -}}
 {{- end }}
 
-{{/* What a component is found by. It never changes, because a Deployment's selector cannot. Takes (list $ "component"). */}}
+{{/* The labels that select a component. They never change, because a Deployment's selector cannot. Takes (list $ "component"). */}}
 {{- define "penstock.selector" -}}
 app.kubernetes.io/name: penstock
 app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
@@ -92,7 +92,7 @@ envFrom: [{ secretRef: { name: {{ .Values.blobs.secret }} } }]
 {{- end }}
 {{- end }}
 
-{{/* Pods of a group start anew when the settings change, or the Secrets that this chart makes. */}}
+{{/* Pods of a group restart when the settings change, or the Secrets that this chart makes. */}}
 {{- define "penstock.checksums" -}}
 checksum/settings: {{ .Values.settings.toml | sha256sum }}
 checksum/secrets: {{ omit .Values.secrets "scaler" | toJson | sha256sum }}
@@ -146,22 +146,22 @@ imagePullPolicy: {{ . }}
 
 {{/* Whether any group scales by itself. */}}
 {{- define "penstock.scales" -}}
-{{- $root := . }}{{- $found := false }}
+{{- $root := . }}{{- $scales := false }}
 {{- range $group, $own := .Values.workers }}
 {{- $worker := include "penstock.group" (list $root $group) | fromJson }}
-{{- if $worker.autoscaling.enabled }}{{ $found = true }}{{ end }}
+{{- if $worker.autoscaling.enabled }}{{ $scales = true }}{{ end }}
 {{- end }}
-{{- $found -}}
+{{- $scales -}}
 {{- end }}
 
 {{/* Whether the workers of any group write the deletion cost of their pods. */}}
 {{- define "penstock.writesCost" -}}
-{{- $root := . }}{{- $found := false }}
+{{- $root := . }}{{- $ranks := false }}
 {{- range $group, $own := .Values.workers }}
 {{- $worker := include "penstock.group" (list $root $group) | fromJson }}
-{{- if $worker.deletionCost }}{{ $found = true }}{{ end }}
+{{- if $worker.deletionCost }}{{ $ranks = true }}{{ end }}
 {{- end }}
-{{- $found -}}
+{{- $ranks -}}
 {{- end }}
 
 {{/* What a pod may reach. */}}

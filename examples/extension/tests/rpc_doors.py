@@ -48,8 +48,8 @@ class RpcDoor(HttpDoor):
         return {"jsonrpc": "2.0", "method": method, "params": params, "id": 7}
 
     def read(self, answer: httpx2.Response) -> Reply:
-        found = replace(super().read(answer), n=None)
-        return self.read_response(found, self._json(answer))
+        reply = replace(super().read(answer), n=None)
+        return self.read_response(reply, self._json(answer))
 
     def read_response(self, reply: Reply, response: Any) -> Reply:
         """What one response says: a refusal has the members of penstock's problems as its data."""
@@ -77,7 +77,7 @@ class RpcDoor(HttpDoor):
 
 
 class RpcBatchDoor(RpcDoor):
-    """Every call has neighbours that are refused: they must not take it with them."""
+    """Every call has neighbours that are refused, which must not affect it."""
 
     name: ClassVar[str] = "jsonrpc_batch"
     title: ClassVar[str] = "`/rpc`, batches"
@@ -94,5 +94,5 @@ class RpcBatchDoor(RpcDoor):
         super().check_error(self.own(response), reply)
 
     def own(self, response: Any) -> Any:
-        """The response to the call itself. What is refused as a whole has one for all."""
+        """The response to the call itself. A batch that is refused as a whole has one response for all."""
         return response if isinstance(response, dict) else next(one for one in response if one["id"] == 7)

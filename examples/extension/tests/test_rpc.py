@@ -29,11 +29,11 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]
     with (
         EmbeddedServer(folder / "store", fsync="everysec") as server,
         WorkerProcess(server.url, folder / "worker", MODELS) as worker,
-        gateway_process(server.url, folder, models=MODELS, env=env) as found,
+        gateway_process(server.url, folder, models=MODELS, env=env) as gateway_client,
     ):
         worker.await_ready()
-        eventually(lambda: found.get("/v1/models/square").json()["ready"])
-        yield found
+        eventually(lambda: gateway_client.get("/v1/models/square").json()["ready"])
+        yield gateway_client
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def test_a_call_has_its_result_under_its_id(send: Sender) -> None:
 def test_the_calls_of_a_batch_are_answered_each_for_itself(send: Sender) -> None:
     answer = send([square(2, id=1), square("two", id=2), {"foo": "boo"}, call("nothing", id=3), square(5, id=None)])
     assert answer.status_code == 200
-    found = [(one["id"], one.get("result", one.get("error", {}).get("code"))) for one in answer.json()]
-    assert found == [(1, {"y": 4}), (2, -32602), (None, -32600), (3, -32601), (None, {"y": 25})]
+    results = [(one["id"], one.get("result", one.get("error", {}).get("code"))) for one in answer.json()]
+    assert results == [(1, {"y": 4}), (2, -32602), (None, -32600), (3, -32601), (None, {"y": 25})]
 
 
 def test_notifications_have_no_response_and_their_ends_are_tallied(send: Sender) -> None:
@@ -108,7 +108,7 @@ def test_a_call_that_is_refused_has_a_number_and_the_members_of_the_problem(
 def test_a_job_is_submitted_read_and_cancelled(send: Sender) -> None:
     job = send(call("submit", {"model": "square", "input": {"x": 6}}, id=1)).json()["result"]["job"]
     read = call("get", {"job": job}, id=2)
-    ended = eventually(lambda: (found := send(read).json()["result"])["status"] == "succeeded" and found)
+    ended = eventually(lambda: (reply := send(read).json()["result"])["status"] == "succeeded" and reply)
     assert (ended["id"], ended["output"]) == (job, {"y": 36})
     later = call("submit", {"model": "square", "input": {"x": 6}, "options": {"delay_s": 60}}, id=3)
     job = send(later).json()["result"]["job"]

@@ -1,4 +1,4 @@
-"""Brings the slots of this worker process to what their work needs, once a second: the edge around the deciding code beside it.
+"""Adjusts the slots of this worker process to their work, once a second. The modules beside this one decide; it does the I/O.
 
 D112: docs/design/workers-and-devices.md
 """
@@ -27,7 +27,7 @@ NO_ROOM = "no_room"
 AUTOSCALING_MISSED = "autoscaling_missed"
 
 LOOK_S = 1.0
-# A worker with very many models looks at each less often, so that looking costs the store little.
+# A worker with many models reads the queue of each less often, to limit the load on the store.
 LOOK_PER_MODEL_S = 0.05
 
 
@@ -38,15 +38,15 @@ class ScaledFleet(Protocol):
         """The versions here whose slots follow their work: not those that an operator scaled."""
 
     def target(self, spec: ModelSpec) -> int:
-        """How many slots the version is to have here."""
+        """How many slots the version should have here."""
 
     def steer(self, spec: ModelSpec, count: int) -> str:
-        """Give the version this number of slots, or as many as find a place; why it has fewer, empty if it has all."""
+        """Give the version `count` slots, or as many as fit. Returns why it has fewer; empty if it has all."""
 
     def running(self) -> Sequence[Slot]: ...
 
     def leaving(self) -> Sequence[Slot]:
-        """Slots that were removed and still run something."""
+        """Removed slots that still run something."""
 
     def devices_of(self, spec: ModelSpec) -> Mapping[str, int]:
         """The memory of each device where the version may be loaded: by uuid, or for the CPU."""
@@ -54,7 +54,7 @@ class ScaledFleet(Protocol):
 
 @dataclass(slots=True)
 class _Version:
-    """What this process remembers of one version. `wished_at`: since when it waits for room; `is_full`: it has none now."""
+    """What this process remembers of one version. `wished_at`: when it began to wait for room; `is_full`: there is none now."""
 
     spec: ModelSpec
     scaler: VersionScaler
@@ -69,8 +69,8 @@ class _Version:
 
 @dataclass(slots=True)
 class Autoscaler:
-    """For a thread of its own. `name` is the worker's; `workers` are those of the registry; `measured` are the slots of this
-    process as it announced them last; `on_change` is called with a model and the reason after a change.
+    """Runs in a thread of its own. `name` is the worker's. `workers` returns those of the registry, and `measured` the slots of
+    this process as last announced. `on_change` is called with a model and the reason after a change.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Autoscaler:
     # The queues of a model.
     queues: Callable[[str], Sequence[str]] = lambda model: [model]
     learned: LearnedSlots = field(default_factory=LearnedSlots)
-    # What a slot of each version takes on its device, as far as it was measured here.
+    # Bytes of a slot of each version on its device, where this process has measured them.
     memory: Mapping[Key, int] = field(default_factory=dict)
     # The worker stops, and its slots with it.
     is_draining: bool = False
@@ -111,10 +111,10 @@ class Autoscaler:
 
     def infos(self) -> dict[str, dict[str, ScalingInfo]]:
         """What is announced, by model and version. Safe to call from any thread."""
-        found: dict[str, dict[str, ScalingInfo]] = {}
+        by_model: dict[str, dict[str, ScalingInfo]] = {}
         for (model, name), version in list(self._versions.items()):
-            found.setdefault(model, {})[name] = self._info(version)
-        return found
+            by_model.setdefault(model, {})[name] = self._info(version)
+        return by_model
 
     def _info(self, version: _Version) -> ScalingInfo:
         spec, known = version.spec, self.learned.of((version.spec.name, version.spec.version))
@@ -134,7 +134,7 @@ class Autoscaler:
             version.changed_at,
         )
 
-    # What is there.
+    # Readings.
 
     def _follow(self, specs: Iterable[ModelSpec], now: float) -> None:
         wanted = {(spec.name, spec.version): spec for spec in specs}
@@ -166,18 +166,18 @@ class Autoscaler:
     def _read(self, model: str, specs: Sequence[ModelSpec], now: float) -> None:
         demand = self._demands[model]
         versions = [spec.version for spec in specs]
-        found = joined([self.store.demand(queue, versions) for queue in self.queues(model)])
-        demand.note(found, now, batch_size=max(spec.policy.max_batch_size for spec in specs))
+        demand_now = joined([self.store.demand(queue, versions) for queue in self.queues(model)])
+        demand.note(demand_now, now, batch_size=max(spec.policy.max_batch_size for spec in specs))
 
     def _reading(self, version: _Version, slots: Mapping[Slot, SlotInfo], now: float) -> VersionReading:
         spec, key = version.spec, (version.spec.name, version.spec.version)
         demand, known = self._demands[spec.name], self.learned.of(key)
-        found = self._slots_everywhere(spec.name, slots.values())
+        slots_by_version = self._slots_everywhere(spec.name, slots.values())
         return VersionReading(
             waiting=demand.waiting(spec.version),
             arrivals_per_s=demand.arrivals_per_s * self._part(spec),
-            ready=sum(slot.state == "ready" for slot in found.get(spec.version, ())),
-            rate=demand.rates(found, now).get(spec.version, 0.0),
+            ready=sum(slot.state == "ready" for slot in slots_by_version.get(spec.version, ())),
+            rate=demand.rates(slots_by_version, now).get(spec.version, 0.0),
             start_s=known.start_s,
             is_running=self._has_run(version, [slot for slot in slots if slot.spec == spec]),
             hosts=self._hosts(spec),
@@ -187,14 +187,14 @@ class Autoscaler:
 
     def _slots_everywhere(self, model: str, own: Iterable[SlotInfo]) -> dict[str, list[SlotInfo]]:
         others = (slot for worker in self.workers() if worker.name != self.name and not worker.drained for slot in worker.slots)
-        found: dict[str, list[SlotInfo]] = {}
+        by_version: dict[str, list[SlotInfo]] = {}
         for slot in (*own, *others):
             if slot.model == model:
-                found.setdefault(slot.version, []).append(slot)
-        return found
+                by_version.setdefault(slot.version, []).append(slot)
+        return by_version
 
     def _part(self, spec: ModelSpec) -> float:
-        """Of the model's arrivals, those of this version: as its jobs were among those that ended here."""
+        """The version's share of the model's arrivals, estimated from the jobs that ended here."""
         versions = [one for one in self._versions.values() if one.spec.name == spec.name]
         own = next(one for one in versions if one.spec.version == spec.version)
         return (1 + own.ended) / (len(versions) + sum(one.ended for one in versions))
@@ -213,10 +213,10 @@ class Autoscaler:
                 hosts[worker.name] = HostSlots(info.slots, info.least, info.most)
         return hosts
 
-    # What changes.
+    # Changes.
 
     def _apply(self, version: _Version, target: Target | None, now: float) -> Wish | None:
-        """Carry out what needs nobody else to leave; a first slot for waiting jobs becomes a wish."""
+        """Apply the target if no other model has to leave for it. A first slot for waiting jobs becomes a wish."""
         if target is not None and target.reason is Reason.DEMAND:
             version.wished_at = now if version.wished_at is None else version.wished_at
             return Wish(version.spec, version.wished_at)
@@ -231,7 +231,7 @@ class Autoscaler:
         spec, there = version.spec, self.fleet.target(version.spec)
         more = target.slots - there
         if any(one.wished_at is not None for one in self._versions.values()):
-            # What becomes free is for who waits for it.
+            # Freed memory goes to the version that waits for it.
             more = 0
         elif spec.device == CPU:
             more = self._room(self.fleet.devices_of(spec)).more(spec, more)
@@ -243,8 +243,8 @@ class Autoscaler:
         if not wishes:
             return
         devices = {wish.key: self.fleet.devices_of(wish.spec) for wish in wishes}
-        budgets = {device: size for found in devices.values() for device, size in found.items()}
-        answer = self._room(budgets).answer(wishes, {key: list(found) for key, found in devices.items()}, now)
+        budgets = {device: size for sizes in devices.values() for device, size in sizes.items()}
+        answer = self._room(budgets).answer(wishes, {key: list(sizes) for key, sizes in devices.items()}, now)
         for wish in wishes:
             version = self._versions[wish.key]
             version.is_full = wish.key not in answer.granted
@@ -255,7 +255,7 @@ class Autoscaler:
         self._let_go(answer.leavers)
 
     def _relieve(self) -> None:
-        """What a model takes is known once it is loaded, and may be too much beside the others."""
+        """The memory of a model is known only once it is loaded, and may be too much beside the other models."""
         spec = next((one.spec for one in self._versions.values() if one.spec.device == CPU), None)
         if spec is not None:
             self._let_go(self._room(self.fleet.devices_of(spec)).overfull(CPU))

@@ -15,7 +15,7 @@ CPU = "cpu"
 
 @dataclass(frozen=True, slots=True)
 class PinnedSlot:
-    """A slot of this process. `device`: a GPU's uuid, or `CPU`. `is_leaving`: it ends what it runs, and then is gone."""
+    """A slot of this process. `device`: a GPU's uuid, or `CPU`. `is_leaving`: it finishes what it runs and then leaves."""
 
     spec: ModelSpec
     device: str
@@ -29,7 +29,7 @@ class PinnedSlot:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A version that has no slot here and is to have one. `since`: from then on (monotonic)."""
+    """A version that has no slot here and should get one. `since`: when that began (monotonic)."""
 
     spec: ModelSpec
     since: float
@@ -41,9 +41,9 @@ class Wish:
 
 @dataclass(slots=True)
 class RoomDecision:
-    """What becomes of wishes: versions that find room now, and how many slots of which others are to leave for the rest.
+    """The answer to wishes: the versions that get room now, and how many slots of other versions must leave for the rest.
 
-    `hopeless`: wishes that could not be met if every model that may leave did.
+    `hopeless`: wishes that could not be met even if every model that may leave did.
     """
 
     granted: list[Key] = field(default_factory=list)
@@ -63,8 +63,8 @@ class DeviceRoom:
     least_stay_s: float = LEAST_STAY_S
 
     def answer(self, wishes: Iterable[Wish], devices: Mapping[Key, Sequence[str]], now: float) -> RoomDecision:
-        """`devices`: where each version may be loaded. Who has wished for longer comes first, and what was freed for one is not
-        taken by another.
+        """`devices`: where each version may be loaded. The longest wait comes first, and memory that is freed for one version
+        is not given to another.
         """
         answer, promised = RoomDecision(), dict.fromkeys(self.budgets, 0)
         for wish in sorted(wishes, key=lambda wish: wish.since):
@@ -73,16 +73,16 @@ class DeviceRoom:
             if not possible:
                 answer.hopeless.append(wish.key)
                 continue
-            found = {device: self._gives_way(wish, device, promised[device], now) for device in possible}
-            device = min(possible, key=lambda device: _cost(found[device]))
+            leavers = {device: self._gives_way(wish, device, promised[device], now) for device in possible}
+            device = min(possible, key=lambda device: _cost(leavers[device]))
             promised[device] += self.needed(wish.spec, device)
-            if found[device] == {}:
+            if leavers[device] == {}:
                 answer.granted.append(wish.key)
-            answer.leavers.update(found[device] or {})
+            answer.leavers.update(leavers[device] or {})
         return answer
 
     def more(self, spec: ModelSpec, count: int) -> int:
-        """How many of `count` further slots of a version on the CPU find room without anybody leaving."""
+        """How many of `count` more slots of a version fit on the CPU if no other slot leaves."""
         each = self.needed(spec, CPU)
         if not each:
             return count
@@ -90,16 +90,16 @@ class DeviceRoom:
         return max(0, min(count, (self.budgets[CPU] - taken) // each))
 
     def overfull(self, device: str) -> Mapping[Key, int]:
-        """How many slots of which versions are to leave because those that are there take more than there is, at once."""
+        """How many slots of each version must leave at once, because the slots there take more memory than the device has."""
         return gives_way(0, self.budgets[device], self._tenants(device), deadline_s=0.0, now=math.inf) or {}
 
     def needed(self, spec: ModelSpec, device: str) -> int:
-        """What one slot takes there, and no more than there is: what is larger wants the device for itself."""
+        """The memory of one slot there, at most that of the device: a larger model gets the device to itself."""
         return min(self._slot_bytes(spec, device), self.budgets[device])
 
     def _slot_bytes(self, spec: ModelSpec, device: str) -> int:
         if device == CPU:
-            # What was never loaded and says nothing is tried: nobody could learn it otherwise.
+            # A model of unknown size is tried, because only a load can show its size.
             return spec.device_memory_bytes or self.learned.of((spec.name, spec.version)).memory_bytes
         if spec.placement != "shared":
             return self.budgets[device]
@@ -124,7 +124,7 @@ class DeviceRoom:
         first, key = slots[0], slots[0].key
         scaling, count = first.spec.scaling, len(slots)
         least = count if scaling is None else 0 if scaling.idle_unload_s is not None else scaling.min_slots
-        # On a GPU, slots of a model that shares with none have the whole device together.
+        # On a GPU, the slots of a model that shares with no other have the whole device.
         sole = device != CPU and first.spec.placement != "shared"
         return Tenant(
             key,

@@ -1,4 +1,4 @@
-"""What is known of a version's slots while it has none: how long one takes to be ready, how fast it is, what memory it takes.
+"""What was learned of a version's slots, for the time when it has none: their start time, speed and memory.
 
 Pure.
 """
@@ -16,7 +16,7 @@ from penstock.model_spec import SlotInfo
 
 @dataclass(frozen=True, slots=True)
 class LearnedSlot:
-    """Of one slot; 0 and empty while not known."""
+    """Measurements of one slot; 0 or empty if not known."""
 
     start_s: float = 0.0
     memory_bytes: int = 0
@@ -29,7 +29,7 @@ class LearnedSlot:
 
 
 class LearnedSlots:
-    """By version. What a slot shows now stands over what was kept."""
+    """Measurements by version. What a slot shows now overrides what was kept."""
 
     def __init__(self) -> None:
         self._known: dict[Key, LearnedSlot] = {}
@@ -44,7 +44,7 @@ class LearnedSlots:
             self._known[key] = LearnedSlot(times.start_s, times.memory_bytes, times.run_s)
 
     def note(self, slots: Iterable[SlotInfo], memory: Mapping[Key, int]) -> None:
-        """`memory`: as of `memory_of`."""
+        """`memory`: from `memory_of`."""
         for slot in slots:
             if slot.state != "ready":
                 continue
@@ -61,10 +61,10 @@ class LearnedSlots:
 def memory_of(slots: Sequence[SlotInfo]) -> dict[Key, int]:
     """What one ready slot of each version takes on its device, as its worker measured it.
 
-    On the CPU the resident memory of the largest one. Nobody can say whose the memory of a GPU is, so that of a GPU counts
-    where all slots on it are of one version.
+    On the CPU it is the resident memory of the largest slot. The used memory of a GPU cannot be split by version, so it counts
+    only where all slots on the GPU are of one version.
     """
-    found: dict[Key, int] = {}
+    bytes_by_key: dict[Key, int] = {}
     by_device: dict[str, list[SlotInfo]] = {}
     for slot in slots:
         by_device.setdefault(slot.device_uuid, []).append(slot)
@@ -73,9 +73,9 @@ def memory_of(slots: Sequence[SlotInfo]) -> dict[Key, int]:
         if not uuid:
             for slot in there:
                 key = (slot.model, slot.version)
-                found[key] = max(found.get(key, 0), slot.memory_bytes if slot.state == "ready" else 0)
+                bytes_by_key[key] = max(bytes_by_key.get(key, 0), slot.memory_bytes if slot.state == "ready" else 0)
         elif len(keys) == 1 and all(slot.state == "ready" for slot in there):
             used = max((slot.device_use.used_bytes for slot in there if slot.device_use is not None), default=0)
             [key] = keys
-            found[key] = max(found.get(key, 0), used // len(there))
-    return {key: size for key, size in found.items() if size}
+            bytes_by_key[key] = max(bytes_by_key.get(key, 0), used // len(there))
+    return {key: size for key, size in bytes_by_key.items() if size}

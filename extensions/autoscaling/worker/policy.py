@@ -1,6 +1,7 @@
-"""Decides how many slots a worker process is to have of one version. Pure; time is passed in.
+"""Decides how many slots of one version a worker process should have. Pure; time is passed in.
 
-Up when waiting jobs would take longer than the goal for as long as a load takes; down after a rest; to none after idleness.
+It adds slots if the backlog would exceed the goal for as long as a load takes, removes them after a rest, and removes the last
+ones after idleness.
 D112: docs/design/workers-and-devices.md
 """
 
@@ -16,9 +17,9 @@ from penstock.model_spec import ScalingPolicy
 
 # A slot that is busy for more than this share of its time makes jobs wait for each other.
 BUSY_SHARE = 0.7
-# Two looks at the queue at least, so that one crowded moment starts nothing.
+# At least two readings of the queue, so that one crowded moment starts no slot.
 LEAST_PRESSURE_S = 1.5
-# Loads that are not learned yet are taken for this long.
+# The assumed time of a load that was not measured yet.
 UNKNOWN_START_S = 5.0
 LEAST_REST_S = 15.0
 REST_LOADS = 3.0
@@ -28,7 +29,7 @@ LEAST_WAIT_S = 0.05
 
 
 class Reason(StrEnum):
-    """Why a version has another number of slots than before."""
+    """Why the number of a version's slots changed."""
 
     START = "start"  # the worker started, or an operator gave the number back
     BACKLOG = "backlog"  # waiting jobs would take longer than the goal
@@ -53,7 +54,7 @@ class VersionReading:
     start_s: float
     is_running: bool
     hosts: Mapping[str, HostSlots]
-    # What one slot did when there was one; 0 if there never was.
+    # Jobs per second of a slot when there last was one; 0 if there never was.
     slot_rate: float = 0.0
     due_in_s: float = math.inf
 
@@ -64,14 +65,14 @@ class VersionReading:
 
     @property
     def backlog_s(self) -> float:
-        """Seconds until the waiting jobs have run; infinity if no slot is ready or nobody knows how long they take."""
+        """Seconds until the waiting jobs have run; infinity if no slot is ready or their run time is not known."""
         if not self.waiting:
             return 0.0
         return self.waiting / self.rate if self.ready and self.rate else math.inf
 
     @property
     def announced(self) -> int:
-        """Slots that are there or on their way, over all workers."""
+        """Slots that exist or are being started, over all workers."""
         return sum(host.now for host in self.hosts.values())
 
 
@@ -83,7 +84,7 @@ class Target:
 
 @dataclass(slots=True)
 class VersionScaler:
-    """The memory of one version in this process `name`. `deadline_s`: what its jobs have, unless they say otherwise.
+    """The state of one version in the process `name`. `deadline_s`: the default deadline of its jobs.
 
     Moments are monotonic seconds.
     """
@@ -101,7 +102,7 @@ class VersionScaler:
         return min(self.policy.goal_s, DEADLINE_SHARE * self.deadline_s)
 
     def decide(self, reading: VersionReading, now: float) -> Target | None:
-        """The slots that this process is to have from now on, and why; None: as many as it has."""
+        """How many slots this process should have from now on, and why; None for no change."""
         if reading.waiting or reading.is_running:
             self.used_at = now
         own = reading.hosts[self.name].now
@@ -118,7 +119,7 @@ class VersionScaler:
         return self.policy.idle_unload_s is not None and now - self.used_at >= self.policy.idle_unload_s
 
     def _note_pressure(self, reading: VersionReading, now: float) -> None:
-        # Jobs with short deadlines are refused before a long backlog can come together, so their own time counts.
+        # Jobs with short deadlines are refused before a long backlog can build up, so their own deadline counts.
         if reading.backlog_s <= min(self.goal_s, max(LEAST_WAIT_S, DEADLINE_SHARE * reading.due_in_s)):
             self._pressed_since = None
         elif self._pressed_since is None:
@@ -128,10 +129,10 @@ class VersionScaler:
         return shares(self.needed(reading), reading.hosts)[self.name]
 
     def needed(self, reading: VersionReading) -> int:
-        """Slots over all workers that keep up with what comes and run what waits within the goal; one at least."""
+        """Slots over all workers that match the arrivals and clear the queue within the goal; at least one."""
         per_slot = reading.per_slot
         if not per_slot:
-            # Nobody knows what a slot does: one, and one more whenever the jobs of those wait for too long.
+            # The speed of a slot is not known: start with one, and add one whenever jobs wait for too long.
             return max(1, reading.announced + (1 if self._pressed_since is not None and reading.ready else 0))
         keeps_up = reading.arrivals_per_s / (BUSY_SHARE * per_slot)
         return max(1, math.ceil(keeps_up + reading.waiting / self.goal_s / per_slot - 1e-9))
@@ -154,7 +155,7 @@ class VersionScaler:
         return Target(share, Reason.BACKLOG)
 
     def _pays(self, reading: VersionReading) -> bool:
-        """Whether there will still be work when one more slot is ready. A slot that comes too late is not begun."""
+        """Whether there will still be work when one more slot is ready. A slot that would come too late is not started."""
         if not (reading.ready and reading.rate):
             return True
         return reading.waiting + (reading.arrivals_per_s - reading.rate) * self._start_s(reading) > 0

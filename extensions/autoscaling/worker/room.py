@@ -1,4 +1,4 @@
-"""Which models leave a device so that another one can be loaded there: the least recently used, and none too soon. Pure.
+"""Which models leave a device so that another one can be loaded there: the least recently used, after its least stay. Pure.
 
 D112: docs/design/workers-and-devices.md
 """
@@ -9,20 +9,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 Key = tuple[str, str]
-# With room for one of two models, and jobs for both, each load stands for longer than this: at most two loads per minute. The
-# settings may say another time.
+# The least stay of a loaded model. With jobs for two models and room for one, there are at most two loads per minute. Settings
+# can change it.
 LEAST_STAY_S = 30.0
-# A model stays for this multiple of its own load, so that at most a tenth of the time goes into loading.
+# A model stays for this multiple of its own load time, so that at most a tenth of the time goes into loading.
 STAY_LOADS = 10.0
 MOST_STAY_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """The slots of one version on a device. `memory_bytes` of all of them; `spare`: how many may go, of `slots`.
+    """The slots of one version on a device. `memory_bytes`: of all of them. `spare`: how many of the `slots` may leave.
 
     `ready_at`: when the last of them became ready, `used_at`: when they last ran something, both monotonic; infinity: not yet.
-    `start_s`: how long a load takes. `is_leaving`: its slots end what they run, and then their memory is free.
+    `start_s`: how long a load takes. `is_leaving`: its slots finish what they run, and then their memory is free.
     """
 
     key: Key
@@ -45,9 +45,9 @@ class Tenant:
 
 
 def stay_s(start_s: float, *, deadline_s: float, least_s: float = LEAST_STAY_S) -> float:
-    """How long a model stays loaded at least while another one waits whose jobs have `deadline_s`.
+    """The least time that a model stays loaded while another one waits, whose jobs have the deadline `deadline_s`.
 
-    Longer than `least_s` for models that take long to load, but jobs that wait must not miss their deadlines for that.
+    It exceeds `least_s` for models that load slowly, but is short enough for the waiting jobs to meet their deadlines.
     """
     wished = min(MOST_STAY_S, max(least_s, STAY_LOADS * start_s))
     return max(least_s, min(wished, deadline_s / 2.0 - start_s))
@@ -56,9 +56,9 @@ def stay_s(start_s: float, *, deadline_s: float, least_s: float = LEAST_STAY_S) 
 def gives_way(
     needed_bytes: int, budget_bytes: int, tenants: Iterable[Tenant], *, deadline_s: float, now: float
 ) -> Mapping[Key, int] | None:
-    """How many slots of which versions are to leave, so that `needed_bytes` find room; empty: there is room already.
+    """How many slots of each version must leave to free `needed_bytes`; empty if there is room already.
 
-    None: there is none yet. Slots that are leaving already count as room that comes, so that not more leave than need to.
+    None if no room can be made yet. Slots that are already leaving count as free, so that no more leave than necessary.
     """
     there = list(tenants)
     missing = needed_bytes + sum(one.memory_bytes for one in there) - budget_bytes
@@ -79,7 +79,7 @@ def gives_way(
 
 
 def _without_needless(leavers: Mapping[Key, int], each_bytes: Mapping[Key, int], *, spared: int) -> dict[Key, int]:
-    """Less the slots that need not leave because a larger model leaves too: `spared` bytes more than needed become free."""
+    """The leavers less the slots that can stay because a larger model leaves: `spared` bytes are freed beyond the need."""
     kept: dict[Key, int] = {}
     for key, count in sorted(leavers.items(), key=lambda leaver: each_bytes[leaver[0]]):
         stays = min(count, spared // each_bytes[key])

@@ -1,7 +1,7 @@
 """Divides the slots that a version needs among the worker processes that may have them. Pure.
 
-Every process computes the same shares from what all of them announce, so that a backlog is answered once and nobody has to
-lead. D112: docs/design/workers-and-devices.md
+Every process computes the same shares from what all of them announce, so that they respond to a backlog once, without a leader.
+D112: docs/design/workers-and-devices.md
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HostSlots:
-    """The slots of one worker process: those it is to have now, at least and at most."""
+    """The slots that one worker process should have now, and its bounds."""
 
     now: int
     least: int
@@ -20,10 +20,10 @@ class HostSlots:
 
 
 def shares(needed: int, hosts: Mapping[str, HostSlots]) -> dict[str, int]:
-    """How many slots each process is to have, `needed` together if their bounds allow it.
+    """How many slots each process should have, `needed` together if their bounds allow it.
 
-    First each has its least. Then slots that are there already stay, and only what is still missing comes anew: on the process
-    with the smallest part of what it could have.
+    Each process first gets its least. Existing slots then stay, and only missing ones are started, each on the process with the
+    smallest share of its maximum.
     """
     given = {name: min(host.least, host.most) for name, host in hosts.items()}
     missing = needed - sum(given.values())
@@ -33,7 +33,7 @@ def shares(needed: int, hosts: Mapping[str, HostSlots]) -> dict[str, int]:
 
 
 def _give(given: dict[str, int], missing: int, most: Mapping[str, int], hosts: Mapping[str, HostSlots]) -> int:
-    """Give slots one by one up to `most`; how many are still missing."""
+    """Give slots one by one, up to `most`. Returns how many are still missing."""
     while missing > 0:
         open_hosts = [name for name in hosts if given[name] < most[name]]
         if not open_hosts:

@@ -5,7 +5,7 @@
 -- mark: *
 --
 -- The word of a submit: the length of what follows, a colon, what the record's field `celery` is to say (see `tasks_in`), and the
--- message that the job replaces. Behind the mark stands the job's own task, if somebody wants its result.
+-- message that the job replaces. Behind the mark stands the job's own task, unless its result is ignored.
 own.META_TTL_MS = 86400000
 own.META = 'celery-task-meta-'
 own.ANSWERS = 'ps:{*}:answers' -- zset: job id -> when a worker is to answer its task; for results that a worker has to write
@@ -22,8 +22,8 @@ local function error_meta(kind, home, message)
   return cjson.encode({exc_type = kind, exc_message = {message}, exc_module = home})
 end
 
--- What a record's field `celery` says: the job's own task, empty if nobody wants its result; `,`; those that fail with it, joined
--- by `,`; a line feed; what is to be sent when the job has ended, for a worker to read. Mostly it is the first of these alone.
+-- What a record's field `celery` holds: the job's own task, empty if its result is ignored; `,`; the tasks that fail with it,
+-- joined by `,`; a line feed; what a worker must send when the job has ended. Usually it holds only the first of these.
 local function tasks_in(celery) return string.match(celery, '^([^,\n]*),?([^\n]*)\n?(.*)$') end
 
 local function tell_task(todo, task, status, result)
@@ -84,8 +84,8 @@ local function answer_soon(todo, p, serial, now)
   if redis.call('LLEN', DOOR) == 0 then redis.call('LPUSH', DOOR, TICKET) end
 end
 
--- The answer to a task whose job succeeded: at once, unless messages follow, or the output is no JSON, or too large to be at hand:
--- then a worker reads it, answers and sends.
+-- The answer to a task whose job succeeded. It is written at once, unless messages follow, or the output is not JSON or is too
+-- large to be stored inline: then a worker reads it, answers and sends.
 local function succeed_task(todo, p, serial, task, follows, now, media, output)
   local is_json = media == 'application/json' and output and output ~= ''
   if follows or not is_json then return answer_soon(todo, p, serial, now) end

@@ -1,5 +1,5 @@
 -- Stock Celery messages: drawn from the queues of Celery's clients, passed to the model that they ask for, or answered.
---   foreign   zset   message -> when to hand it out; ps:{*}:foreign those of which no worker knows the model yet
+--   foreign   zset   message -> when to hand it out; ps:{*}:foreign: messages whose model no worker has looked up yet
 -- D81: docs/design/store.md
 local DRAW_MAX = 64
 local FOREIGN_MAX = 16
@@ -9,13 +9,13 @@ local AGAIN_MS = 15000
 -- A message that a client put into the queue of a model, where its tickets lie.
 function own.drawn(p, entry) redis.call('ZADD', p .. 'foreign', 'NX', 0, entry) end
 
--- Up to `most` of what a sorted set holds for some worker to deal with, each not again before AGAIN_MS: by then a worker that took
--- it and lives has removed it.
+-- Up to `most` entries of a sorted set, for a worker to deal with. Each is handed out again after AGAIN_MS, unless the worker has
+-- removed it by then.
 local function hand_out(key, now, most)
-  local found, handed = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, most), {}
-  for _, entry in ipairs(found) do append(handed, {now + AGAIN_MS, entry}) end
+  local entries, handed = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, most), {}
+  for _, entry in ipairs(entries) do append(handed, {now + AGAIN_MS, entry}) end
   send('ZADD', key, handed)
-  return found
+  return entries
 end
 
 -- While jobs wait, messages are met when tickets are popped; while none waits, the ticket lists hold nothing else.
@@ -47,7 +47,7 @@ local function draw_messages(keys, args, todo)
   local p, room, drawn = keys[1], DRAW_MAX, 0
   for i = 2, #args do
     if room <= 0 then break end
-    -- pcall: what is no list is no queue either.
+    -- pcall: a key that is not a list is not a queue either.
     for _, entry in ipairs(redis.pcall('RPOP', args[i], room) or {}) do
       room = room - 1
       if entry ~= TICKET then drawn = drawn + redis.call('ZADD', p .. 'foreign', 'NX', 0, entry) end

@@ -1,7 +1,7 @@
-"""The door of stock Celery clients: takes their messages out of the queues that no claim reads, and answers what claims cannot.
+"""The door of stock Celery clients: takes messages from the queues that no claim reads, and answers tasks that Lua cannot.
 
-A message lies in the store until it is a job or is answered: one that a killed worker had taken is handed out again 15 s later,
-and a message that comes twice makes one job, because the task's id is the job's idempotency key.
+A message stays in the store until it becomes a job or is answered. If the worker that took it is killed, it is handed out again
+after 15 s. A message that comes twice makes one job, because the task's id is the job's idempotency key.
 """
 
 # D81: docs/design/store.md
@@ -58,9 +58,9 @@ class CeleryClients:
         self._queues = queues
         self._revoked = revoked
         self._known: Collection[str] = ()
-        # A worker that stops takes no more messages, and answers on.
+        # A stopping worker takes no more messages but still answers tasks.
         self.draining = False
-        # For how long the next round waits for a message: hardly, if more answers may be due.
+        # How long the next round waits for a message: almost no time if more answers may be due.
         self.listen_s = _LISTEN_S
 
     def run_once(self, _: float) -> float:
@@ -102,7 +102,7 @@ class CeleryClients:
         return Rejected(asked.message, asked.celery_id, why, chain=chain_of(asked.message))
 
     def answer_due(self) -> int:
-        """Write the results that Lua cannot, large ones and bytes, and send what follows a job. How many jobs were due."""
+        """Write results that Lua cannot (large ones and bytes), and send what follows a job. Returns how many jobs were due."""
         due = self._store.run(celery_ops.due_answers(_ANSWERS_AT_ONCE))
         for job in due:
             try:
@@ -114,20 +114,20 @@ class CeleryClients:
 
     def _answer(self, job: JobId) -> None:
         task = self._store.send(celery_ops.task_of(job))
-        found = self._store.result(job)
-        # A record that was collected meanwhile has no result for anybody.
-        sent = self._sent(task, found) if found else []
+        ended = self._store.result(job)
+        # A record that was collected meanwhile has no result any more.
+        sent = self._sent(task, ended) if ended else []
         if refused := self._store.run(celery_ops.answer(job, sent)):
             # The store hands it out again, until the record is collected.
             log.warning(FOLLOW_UP_NOT_SENT, job=str(job), queue=refused)
 
-    def _sent(self, task: AnsweredTask, found: tuple[Job, Payload | None]) -> list[Sent]:
-        """What the end of a job tells Celery's clients and sends to Celery's workers."""
+    def _sent(self, task: AnsweredTask, ended: tuple[Job, Payload | None]) -> list[Sent]:
+        """The answers to Celery's clients and the messages to Celery's workers at the end of a job."""
         now = self._store.now()
-        if found[0].state is not JobState.SUCCEEDED:
-            # Whatever ended the job has answered already.
+        if ended[0].state is not JobState.SUCCEEDED:
+            # The command that ended the job has answered already.
             return [one.message for one in after_failure(task.follow_ups, now=now)]
-        return answers(task, self._loaded(*found), now=now)
+        return answers(task, self._loaded(*ended), now=now)
 
     def _loaded(self, job: Job, output: Payload | None) -> Payload | PenstockError:
         if output is None:
@@ -153,7 +153,7 @@ class CeleryDoor:
         self._thread.start()
 
     def drain(self) -> None:
-        """Take no more messages, and answer on."""
+        """Take no more messages, but go on answering."""
         self._clients.draining = True
 
     def stop(self) -> None:
@@ -162,7 +162,7 @@ class CeleryDoor:
             self._thread.stop()
             self._clients.answer_due()
         except StoreUnavailable as error:
-            # Another worker answers, or the next one.
+            # Another worker answers, or this one after its restart.
             log.warning(CLIENTS_NOT_SERVED, error=str(error))
         self._store.close()
 
@@ -196,7 +196,7 @@ def _as_kombu(data: bytes) -> bytes:
 
 
 def _entries(tasks: Sequence[str], status: str, result: bytes, children: Sequence[object] = ()) -> list[Sent]:
-    """Entries of Celery's result backend; none for a task whose result nobody wants."""
+    """Entries of Celery's result backend; none for a task whose result is ignored."""
     return [Sent("task", task, _entry(task, status, result, children)) for task in tasks if task]
 
 

@@ -1,4 +1,4 @@
-"""Celery's remote commands for tasks: whoever sent a task revokes it by its id, and its job ends."""
+"""Celery's remote commands for tasks: a client revokes a task by its id, and the task's job ends."""
 
 # D82: docs/design/workers-and-devices.md
 
@@ -27,7 +27,7 @@ def revoke(state: Any, task_id: Any, terminate: bool = False, **_: Any) -> Answe
 
 def _revoked(state: Any, task_id: Any, *, terminate: bool) -> Answer:
     tasks = [task_id] if isinstance(task_id, str) else [one for one in task_id or () if isinstance(one, str)]
-    # For messages that nobody has read yet: see clients.py.
+    # For messages that no worker has read yet: see clients.py.
     worker_state.revoked.update(tasks)
     store = RedisStore(state.app.settings.job_store_url, name="penstock-revoke")
     try:
@@ -49,14 +49,14 @@ def _revoke_all(store: RedisStore, tasks: Iterable[str], own: Iterable[str], *, 
     done: dict[str, list[str]] = {}
     for task in tasks:
         jobs = (store.send(celery_ops.job_of_task(model, task)) for model in models)
-        job = next((found for found in jobs if found), None)
+        job = next((match for match in jobs if match), None)
         done.setdefault(_revoke(store, job, terminate=terminate) if job else "unknown", []).append(task)
     return done
 
 
 def _revoke(store: RedisStore, job: JobId, *, terminate: bool) -> str:
-    found = store.read(job)
-    if found is not None and found.state is JobState.LEASED and not terminate:
+    record = store.read(job)
+    if record is not None and record.state is JobState.LEASED and not terminate:
         return "running"
     return {CancelStatus.CANCELLED: "revoked", CancelStatus.REQUESTED: "stopping"}.get(store.cancel(job), "ended")
 

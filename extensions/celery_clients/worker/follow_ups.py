@@ -1,7 +1,7 @@
 """What follows a task of a stock Celery client: the callbacks of `link` and `link_error`, and the rest of a chain. Pure.
 
-They are read when the message becomes a job, so that the sender learns at once what cannot be sent, and kept in its record.
-When the job has ended, they are messages to the queues of Celery's workers, or to our own door.
+They are read when the message becomes a job, so that the sender learns at once if one cannot be sent, and are kept in the job's
+record. When the job has ended, they become messages to the queues of Celery's workers, or to penstock's own door.
 """
 
 # D86: docs/design/workers-and-devices.md
@@ -84,7 +84,7 @@ class FollowUps(Struct, omit_defaults=True):
     chain: list[Signature] = []
 
     def queues(self) -> set[str]:
-        """Those that our workers will have to write to. What follows a task of others in the chain is sent by these."""
+        """The queues that penstock's workers write to. What follows a later task of the chain is sent by that task's worker."""
         ours = list(itertools.takewhile(lambda one: one.task.startswith(OWN_TASKS), reversed(self.chain)))
         chain = [task for one in self.chain[::-1][: len(ours) + 1] for task in _tasks_of(one)]
         return {one.queue for one in [*self.callbacks, *self.errbacks, *chain]}
@@ -99,7 +99,7 @@ class NotSendable(Exception):
 
 
 def follow_ups(embed: Mapping[str, Raw], *, id: str, root: str) -> FollowUps | None:
-    """What the task is followed by; None if by nothing. Raises `NotSendable`, or what msgspec raises."""
+    """The follow-ups of the task; None if it has none. Raises `NotSendable`, or what msgspec raises."""
     if bytes(embed.get("chord", b"null")) != b"null":
         raise NotSendable(
             "a model's task cannot be one of a chord, whose parts are counted by scripts that workers may not run;"
@@ -110,14 +110,14 @@ def follow_ups(embed: Mapping[str, Raw], *, id: str, root: str) -> FollowUps | N
     chain = [_signature(one) for one in _found(embed, "chain")]
     if any(one.subtask_type for one in chain[1:]):
         raise NotSendable("a group within a chain is a chord, which a model's task cannot be one of")
-    found = FollowUps(id, root or id, _plain(embed, "callbacks"), _plain(embed, "errbacks"), chain)
-    _check([*found.callbacks, *found.errbacks, *(task for one in chain for task in _tasks_of(one))])
-    return found if found.callbacks or found.errbacks or found.chain else None
+    follow_up = FollowUps(id, root or id, _plain(embed, "callbacks"), _plain(embed, "errbacks"), chain)
+    _check([*follow_up.callbacks, *follow_up.errbacks, *(task for one in chain for task in _tasks_of(one))])
+    return follow_up if follow_up.callbacks or follow_up.errbacks or follow_up.chain else None
 
 
 def _found(embed: Mapping[str, Raw], name: str) -> list[Raw]:
-    found: list[Raw] | None = msgspec.json.decode(embed.get(name, b"null"), type=list[Raw] | None)
-    return found or []
+    parts: list[Raw] | None = msgspec.json.decode(embed.get(name, b"null"), type=list[Raw] | None)
+    return parts or []
 
 
 def _signature(text: Raw) -> Signature:
@@ -152,8 +152,8 @@ def ids_of_chain(embed: Any) -> tuple[str, ...]:
     if not isinstance(embed, dict):
         return ()
     chain = embed.get("chain")
-    found = [id for one in [*(chain if isinstance(chain, list) else ()), embed.get("chord")] for id in _ids(one)]
-    return tuple(dict.fromkeys(found[:MOST]))
+    ids = [id for one in [*(chain if isinstance(chain, list) else ()), embed.get("chord")] for id in _ids(one)]
+    return tuple(dict.fromkeys(ids[:MOST]))
 
 
 def _ids(signature: Any) -> Iterator[str]:
@@ -177,29 +177,29 @@ class Following(NamedTuple):
 
 
 def after_success(kept: str, result: bytes, *, now: float) -> list[Following]:
-    """What a job sends that was stored with these follow-ups, if any; each task gets the result as its first argument.
+    """What a job with these follow-ups sends, if any. Each task gets the result as its first argument.
 
     `result`: JSON, as kombu writes it; `now`: Unix seconds.
     """
-    found = _kept(kept)
-    following = [_following(one, result, found, (), now) for one in found.callbacks]
-    if found.chain:
-        *rest, following_one = found.chain
-        following += [_following(one, result, found, rest, now) for one in _tasks_of(following_one)]
+    sent = _kept(kept)
+    following = [_following(one, result, sent, (), now) for one in sent.callbacks]
+    if sent.chain:
+        *rest, following_one = sent.chain
+        following += [_following(one, result, sent, rest, now) for one in _tasks_of(following_one)]
     return following
 
 
 def after_failure(kept: str, *, now: float) -> list[Following]:
-    """As Celery does with tasks whose code it does not have: each gets the id of the task that failed."""
-    found = _kept(kept)
-    return [_following(one, msgspec.json.encode(found.id), found, (), now) for one in found.errbacks]
+    """As Celery does for tasks whose code it does not have: each task gets the id of the failed one."""
+    sent = _kept(kept)
+    return [_following(one, msgspec.json.encode(sent.id), sent, (), now) for one in sent.errbacks]
 
 
 def _kept(text: str) -> FollowUps:
     return _FOLLOW_UPS.decode(text) if text else FollowUps("", "")
 
 
-def _following(one: Signature, first: bytes, found: FollowUps, chain: Sequence[Signature], now: float) -> Following:
+def _following(one: Signature, first: bytes, parent: FollowUps, chain: Sequence[Signature], now: float) -> Following:
     id = one.options.task_id or str(uuid.uuid4())
     args = one.args if one.immutable else [Raw(first), *one.args]
     options = one.options
@@ -208,14 +208,14 @@ def _following(one: Signature, first: bytes, found: FollowUps, chain: Sequence[S
         "body": base64.b64encode(msgspec.json.encode([args, one.kwargs, embed])).decode(),
         "content-encoding": "utf-8",
         "content-type": "application/json",
-        "headers": _headers(one, id, found, now),
+        "headers": _headers(one, id, parent, now),
         "properties": _properties(one, id),
     }
     priority = next(step for step in _PRIORITY_STEPS if step <= max(0, options.priority or 0))
     return Following(id, Sent("queue", priority_list(one.queue, priority), msgspec.json.encode(message)))
 
 
-def _headers(one: Signature, id: str, found: FollowUps, now: float) -> dict[str, object]:
+def _headers(one: Signature, id: str, parent: FollowUps, now: float) -> dict[str, object]:
     options = one.options
     return {
         "lang": "py",
@@ -228,8 +228,8 @@ def _headers(one: Signature, id: str, found: FollowUps, now: float) -> dict[str,
         "group_index": options.group_index,
         "retries": 0,
         "timelimit": [options.time_limit, options.soft_time_limit],
-        "root_id": found.root,
-        "parent_id": found.id,
+        "root_id": parent.root,
+        "parent_id": parent.id,
         "argsrepr": "(...)",
         "kwargsrepr": "{...}",
         "origin": "penstock",

@@ -1,7 +1,7 @@
 """Stock Celery messages (`send_task("penstock.square", args=[input])`, protocol 2, JSON) as penstock jobs. Pure.
 
-Anybody who reaches the broker may put anything into a queue, so each part is read as a type of its own: what does not fit is
-told to its sender, and nothing here raises.
+Any client of the broker can put anything into a queue, so each part is read as a type of its own. A part that does not fit is
+reported to the sender, and nothing here raises.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def job_from(
 ) -> NewJob | Rejected:
     """The job that a message asks for. `now` is Unix seconds; the same message always gives the same idempotency key.
 
-    `info` says which versions the model has, and which of them serves a caller who names none; `may_send` whether the worker
-    may write to a queue.
+    `info` has the versions of the model, and the one that serves callers who name no version. `may_send` tells whether the
+    worker may write to a queue.
     """
     celery_id = ""
     try:
@@ -108,14 +108,14 @@ def chain_of(message: bytes) -> tuple[str, ...]:
 
 
 def _follows(embed: _Parts, headers: _Parts, celery_id: str, may_send: Callable[[str], bool]) -> str:
-    found = follow_ups(embed, id=celery_id, root=_text(headers, "root_id"))
-    if found is None:
+    following = follow_ups(embed, id=celery_id, root=_text(headers, "root_id"))
+    if following is None:
         return ""
-    for queue in found.queues():
+    for queue in following.queues():
         if not may_send(queue):
             raise _Unreadable(f"penstock's workers may not write to the queue {queue[:80]!r}, where what follows would be sent")
     chain = ids_of_chain({"chain": _values.decode(embed.get("chain", b"null"))})
-    return celery_ops.followed_by(chain, msgspec.json.encode(found).decode())
+    return celery_ops.followed_by(chain, msgspec.json.encode(following).decode())
 
 
 def asked_by(message: bytes) -> DoorMessage | Rejected:
@@ -181,8 +181,8 @@ def _flag(parts: _Parts, name: str) -> bool:
 
 
 def _celery_id(headers: _Parts) -> str:
-    found = _text(headers, "id")
-    return found if len(found) <= _MAX_ID_CHARS and not {",", "\n"} & set(found) else ""
+    celery_id = _text(headers, "id")
+    return celery_id if len(celery_id) <= _MAX_ID_CHARS and not {",", "\n"} & set(celery_id) else ""
 
 
 def _text(parts: _Parts, name: str) -> str:
@@ -195,8 +195,8 @@ def _text(parts: _Parts, name: str) -> str:
 
 def _trace(headers: _Parts) -> str:
     """The trace that OpenTelemetry's instrumentation of Celery puts into a task's headers."""
-    found = trace_context.read(_text(headers, "traceparent"), _text(headers, "tracestate"))
-    return found.text if found else ""
+    trace = trace_context.read(_text(headers, "traceparent"), _text(headers, "tracestate"))
+    return trace.text if trace else ""
 
 
 def _body(envelope: _Parts) -> _Body:
@@ -206,10 +206,10 @@ def _body(envelope: _Parts) -> _Body:
     if _text(_objects.decode(envelope.get("properties", b"{}")), "body_encoding") == "base64":
         body = base64.b64decode(body, validate=True)
     try:
-        found: _Body = _bodies.decode(body)
+        parts: _Body = _bodies.decode(body)
     except msgspec.ValidationError as error:
         raise _Unreadable(f"only Celery's message protocol 2 is accepted: [args, kwargs, embed]; {error}") from error
-    return found
+    return parts
 
 
 def _call(body: _Body, task: str) -> _Call:
@@ -264,16 +264,16 @@ def _bytes_of(text: bytes) -> bytes | None:
 
 
 def _version(call: _Call, info: ModelInfo) -> str:
-    # A version becomes a part of the names of keys: one that nobody announced may be the name of another owner's line.
+    # A version becomes part of key names: an unannounced one could be the name of another owner's line.
     if call.version and call.version not in info.versions:
         raise _Unreadable(f"the model has no version {call.version[:80]!r}; its versions: {', '.join(info.versions)}")
     return call.version or info.default_version
 
 
 def _sent_priority(envelope: _Parts) -> int:
-    """Celery's priority, 0 to 9, of which 0 goes first with Redis."""
-    found = _values.decode(_objects.decode(envelope.get("properties", b"{}")).get("priority", b"0"))
-    return found if isinstance(found, int) else 0
+    """Celery's priority, 0 to 9. With Redis, 0 goes first."""
+    priority = _values.decode(_objects.decode(envelope.get("properties", b"{}")).get("priority", b"0"))
+    return priority if isinstance(priority, int) else 0
 
 
 def _priority(call: _Call, sent: int) -> Priority:
@@ -293,10 +293,10 @@ def _delay_s(headers: _Parts, now: float) -> float:
 
 def _moment(headers: _Parts, name: str) -> float | None:
     """Unix seconds; None if the header is not there."""
-    found = _values.decode(headers.get(name, b"null"))
-    if not (found is None or isinstance(found, str)):
+    text = _values.decode(headers.get(name, b"null"))
+    if not (text is None or isinstance(text, str)):
         raise _Unreadable(f"{name} is a moment as ISO 8601 writes it, which Celery makes of any {name} that it is given")
-    return datetime.fromisoformat(found).timestamp() if found else None
+    return datetime.fromisoformat(text).timestamp() if text else None
 
 
 def _deadline_s(call: _Call, headers: _Parts, limits: Limits, priority: Priority, *, delay_s: float, now: float) -> float:

@@ -1,7 +1,7 @@
--- What a model did over the last days, in steps: counted by whoever beats, whether or not anybody looks. Percentiles come from
+-- What a model did over the last days, in steps: counted at the beats of workers and gateways. Percentiles come from
 -- histograms that add up, so any number of workers and gateways may write. All moments are of this clock.
 --   history           string  the open step of each length, what was counted when it was noted last, and who wrote lately; packed
---   history:<length>  list    closed steps of so many seconds, newest first, each packed
+--   history:<length>  list    closed steps of this length in seconds, newest first, each packed
 -- A step: its start in s; sums; highest values; histogram of total times; histogram of queue times; grain. Sums, highest values and
 -- buckets are numbered as in extensions/history/store.py.
 -- D118: docs/design/store.md
@@ -29,12 +29,12 @@ end
 
 -- A histogram with buckets that are 2^grain times as wide: each then holds what several did.
 local function coarser(buckets, grain)
-  local found, width = {}, 2 ^ grain
+  local wider, width = {}, 2 ^ grain
   for number, count in pairs(buckets) do
     local first = number - number % width
-    found[first] = (found[first] or 0) + count
+    wider[first] = (wider[first] or 0) + count
   end
-  return found
+  return wider
 end
 
 local function coarsen(step, grain)
@@ -85,30 +85,30 @@ local function load_history(p)
 end
 
 local function running(p)
-  local found = 0
-  for _, worker in ipairs(redis.call('ZRANGE', p .. 'leases', 0, -1)) do found = found + redis.call('HLEN', p .. 'held:' .. worker) end
-  return found
+  local held = 0
+  for _, worker in ipairs(redis.call('ZRANGE', p .. 'leases', 0, -1)) do held = held + redis.call('HLEN', p .. 'held:' .. worker) end
+  return held
 end
 
--- What the counters grew by since they were noted last, whoever did that, and in which time: none if the clock was set back.
--- Counters that shrank are those of another store, and the first look has nothing to compare with.
+-- By how much the counters grew since any writer last noted them, and over what time (0 if the clock was set back).
+-- Counters that shrank are those of another store, and the first call has nothing to compare with.
 local function note_counters(p, state, step, now)
-  local found, before = redis.call('HMGET', p .. 'counters', unpack(COUNTERS)), state.noted
+  local counted, before = redis.call('HMGET', p .. 'counters', unpack(COUNTERS)), state.noted
   local known = before.at ~= nil
   for i = 1, #COUNTERS do
-    found[i] = tonumber(found[i] or 0)
-    known = known and found[i] >= before[i]
+    counted[i] = tonumber(counted[i] or 0)
+    known = known and counted[i] >= before[i]
   end
   if known then
     local grown = {[COVERED] = math.max(0, now - before.at)}
     for i = 1, #COUNTERS do
-      local more = found[i] - before[i]
+      local more = counted[i] - before[i]
       if more > 0 then grown[SUM_OF_COUNTER[i]] = (grown[SUM_OF_COUNTER[i]] or 0) + more end
     end
     add_to(step[2], grown)
   end
-  state.noted = found
-  found.at = now
+  state.noted = counted
+  counted.at = now
 end
 
 local function note_queue(p, step, now)
@@ -119,7 +119,7 @@ local function note_queue(p, step, now)
   raise_to(step[3], tops)
 end
 
--- What the writers have together, as each said last.
+-- The sum of what each writer last reported to have.
 local function note_writers(state, step, now)
   local slots, workers, memory = 0, 0, 0
   for name, writer in pairs(state.writers) do
@@ -147,16 +147,16 @@ local function note_written(state, step, now, args)
   return true
 end
 
-local function count_of(found)
+local function count_of(entries)
   local n = 0
-  for _ in pairs(found) do n = n + 1 end
+  for _ in pairs(entries) do n = n + 1 end
   return n
 end
 
--- note_history: add to the open step what happened since the last call of anybody, and what a worker counted.
+-- note_history: add to the open step what happened since the last call of any writer, and what a worker counted.
 -- ARGS: per write (of a worker; a gateway has none): worker, number of its write, ms until what it has counts no more, ready slots,
 --       their memory in MiB, what it counted (sums, total times and queue times as histograms, packed)
--- REPLY: 1 (noted) | 0 (somebody did a moment ago, or the write was noted before)
+-- REPLY: 1 (noted) | 0 (another writer did a moment ago, or the write was noted before)
 -- LARGEST: one step of each length, and one look at the queue as `stats` has it
 local function note_history(keys, args)
   local p, now = keys[1], now_ms()

@@ -59,20 +59,24 @@ class HistoryCharts:
 
 def charts_of(history: ModelHistory, shown: Mapping[str, Any], range_s: int) -> HistoryCharts:
     """`shown`: the same history as `GET /v1/history` has it."""
-    found = series(history)
-    rates = {"accepted": found["accepted_per_s"], "succeeded": found["succeeded_per_s"], "failed": found["failed_per_s"]}
+    all_series = series(history)
+    rates = {
+        "accepted": all_series["accepted_per_s"],
+        "succeeded": all_series["succeeded_per_s"],
+        "failed": all_series["failed_per_s"],
+    }
     charts = [
         chart("Jobs", "per second", rates, words.per_second),
-        chart("Total time", "accepted to settled", found["total_s"], words.duration),
-        chart("Queue time", "accepted to claimed", found["queue_s"], words.duration),
-        chart("Waiting", "jobs, at most", {"waiting": found["waiting"], "running": found["running"]}, _count),
-        chart("Oldest waiting job", "at most", {"oldest": found["oldest_s"]}, words.duration),
-        chart("Batch size", "mean", {"jobs": found["batch_size"]}, words.number),
-        chart("Why batches left", "share of batches", found["releases"], words.percent, least=1.0),
-        chart("Busy", "share of the time", _busy(found), words.percent, least=1.0),
-        chart("Slots", "ready", {name: found[name] for name in ("slots", "workers") if name in found}, _count),
+        chart("Total time", "accepted to settled", all_series["total_s"], words.duration),
+        chart("Queue time", "accepted to claimed", all_series["queue_s"], words.duration),
+        chart("Waiting", "jobs, at most", {"waiting": all_series["waiting"], "running": all_series["running"]}, _count),
+        chart("Oldest waiting job", "at most", {"oldest": all_series["oldest_s"]}, words.duration),
+        chart("Batch size", "mean", {"jobs": all_series["batch_size"]}, words.number),
+        chart("Why batches left", "share of batches", all_series["releases"], words.percent, least=1.0),
+        chart("Busy", "share of the time", _busy(all_series), words.percent, least=1.0),
+        chart("Slots", "ready", {name: all_series[name] for name in ("slots", "workers") if name in all_series}, _count),
         *(
-            [chart("Memory", "of slots or their devices", {"memory": found["memory_bytes"]}, words.size)]
+            [chart("Memory", "of slots or their devices", {"memory": all_series["memory_bytes"]}, words.size)]
             if history.model
             else []
         ),
@@ -81,14 +85,14 @@ def charts_of(history: ModelHistory, shown: Mapping[str, Any], range_s: int) -> 
     return HistoryCharts(tuple(charts), since, words.percent(shown["percentile_error"]), tuple(history.away))
 
 
-def _busy(found: Mapping[str, Any]) -> dict[str, Values]:
-    """Of slots; and of their GPUs by whomever, where there are any."""
-    devices: Values = found["device_busy_share"]
-    return {"slots": found["busy_share"], **({"GPUs": devices} if any(share is not None for share in devices) else {})}
+def _busy(all_series: Mapping[str, Any]) -> dict[str, Values]:
+    """The busy share of slots and, if there are any, of their GPUs, whatever process uses them."""
+    devices: Values = all_series["device_busy_share"]
+    return {"slots": all_series["busy_share"], **({"GPUs": devices} if any(share is not None for share in devices) else {})}
 
 
 def chart(title: str, note: str, lines: Mapping[str, Values], text: Text, *, least: float = 0.0) -> HistoryChart:
-    """`least`: what the upper edge stands for at least."""
+    """`least`: the lowest value that the upper edge may have."""
     highest = max((value for values in lines.values() for value in values if value is not None), default=0.0)
     top = max(least, nice(highest))
     drawn = (line(name, tone, values, text, top=top) for (name, values), tone in zip(lines.items(), _TONES, strict=False))

@@ -28,7 +28,7 @@ from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 
 log = structlog.get_logger(__name__)
 NOTE_S = 5.0
-# So many calls are under way at once, so that many models are no burst.
+# At most this many calls are under way at once, so that many models cause no burst.
 _AT_ONCE = 32
 # Viewers of the same charts share what was read.
 _FRESH_S = 2.0
@@ -36,7 +36,7 @@ _KEPT_READS = 64
 
 
 class HistoryBeat:
-    """Has the store note what it counts itself, so that the history goes on while no worker runs and nobody looks."""
+    """Makes the store record its own counts, so that the history goes on while no worker runs and no page is open."""
 
     def __init__(self, store: AsyncStore, registry: ModelRegistry) -> None:
         self._store = store
@@ -87,12 +87,12 @@ class HistoryReader:
                 self._reads.clear()
             task = asyncio.create_task(self._read(model, entries, asked))
             self._reads[model, asked] = time.monotonic(), task
-        # One who asks may leave while others wait for the same.
+        # One caller may leave while others wait for the same read.
         return await asyncio.shield(task)
 
     async def _read(self, model: str, entries: Sequence[ModelEntry], asked: HistoryRange) -> ModelHistory:
         level = level_of(asked, 0.0 if asked.is_usual else await self._store.now())
-        now, found, away = 0.0, dict[int, HistoryStep](), dict[str, StoreUnavailable]()
+        now, steps, away = 0.0, dict[int, HistoryStep](), dict[str, StoreUnavailable]()
         places = [(entry.name, queue) for entry in entries for queue in queues_of_model(entry.info)]
         # A few queues at a time, whose steps become one history before the next are read: many models need no more memory.
         for first in range(0, len(places), _AT_ONCE):
@@ -104,16 +104,16 @@ class HistoryReader:
                 elif isinstance(read, BaseException):
                     raise read
                 else:
-                    now, found = max(now, read.now), await asyncio.to_thread(_add, found, read, level)
+                    now, steps = max(now, read.now), await asyncio.to_thread(_add, steps, read, level)
         if away and len(away) == len(entries):
             raise next(iter(away.values()))
         window = window_of(asked, LENGTHS_S[level], now or await self._store.now())
-        return history_of(found, model=model, window=window, away=sorted(away))
+        return history_of(steps, model=model, window=window, away=sorted(away))
 
 
 def _has_failed(task: asyncio.Task[ModelHistory]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
 
 
-def _add(found: Mapping[int, HistoryStep], read: ReadHistory, level: int) -> dict[int, HistoryStep]:
-    return all_queues([found, in_steps(read.steps, LENGTHS_S[level])])
+def _add(steps: Mapping[int, HistoryStep], read: ReadHistory, level: int) -> dict[int, HistoryStep]:
+    return all_queues([steps, in_steps(read.steps, LENGTHS_S[level])])

@@ -22,7 +22,7 @@ _MOMENT = "RFC 3339 with an offset, or Unix seconds"
 RangeParam = Annotated[
     int | None, Query(ge=SHORTEST_S, le=LONGEST_S, description="How far to look back, in seconds; 3600 without it and `from`")
 ]
-FromParam = Annotated[str | None, Query(alias="from", description=f"The begin, in place of range_s: {_MOMENT}")]
+FromParam = Annotated[str | None, Query(alias="from", description=f"The start, in place of range_s: {_MOMENT}")]
 ToParam = Annotated[str | None, Query(alias="to", description=f"The end: {_MOMENT}. Without it, now")]
 
 _PATHS = ("/v1/history", "/v1/models/{model}/history")
@@ -36,7 +36,7 @@ _HISTORY = {
         "model": {"type": ["string", "null"], "description": "null: all models together"},
         "step_s": {"type": "integer"},
         "percentile_error": {"type": "number", "description": "How far a percentile may be off, as a share of it"},
-        "at": {"type": "array", "items": {"type": "integer"}, "description": "Begin of each step in Unix seconds"},
+        "at": {"type": "array", "items": {"type": "integer"}, "description": "Start of each step in Unix seconds"},
         "total_s": _PERCENTILES,
         "queue_s": _PERCENTILES,
         "releases": {"type": "object", "additionalProperties": _SERIES, "description": "Shares of the batches, by reason"},

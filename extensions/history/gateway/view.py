@@ -47,7 +47,7 @@ _SHARD = REASONS["bulk"]
 @dataclass(frozen=True, slots=True)
 class ModelHistory:
     """What happened to a model, or to all of them if `model` is empty. One entry of `steps` per step, oldest first; None where
-    nobody looked. Moments are Unix seconds of the store's clock. `away`: models whose store does not answer.
+    nothing was recorded. Moments are Unix seconds of the store's clock. `away`: models whose store does not answer.
     """
 
     model: str
@@ -58,9 +58,9 @@ class ModelHistory:
 
 
 def history_of(
-    found: Mapping[int, HistoryStep], *, model: str, window: HistoryWindow, away: Sequence[str] = ()
+    steps: Mapping[int, HistoryStep], *, model: str, window: HistoryWindow, away: Sequence[str] = ()
 ) -> ModelHistory:
-    return ModelHistory(model, window.length_s, window.at, [found.get(start) for start in window.at], away)
+    return ModelHistory(model, window.length_s, window.at, [steps.get(start) for start in window.at], away)
 
 
 def view(history: ModelHistory) -> dict[str, Any]:
@@ -77,23 +77,23 @@ def view(history: ModelHistory) -> dict[str, Any]:
 
 def series(history: ModelHistory) -> dict[str, Any]:
     steps = history.steps
-    found: dict[str, Any] = {name: _each(steps, _rate(number)) for name, number in _RATES.items()}
-    found["total_s"] = _percentiles(steps, lambda step: step.totals)
-    found["queue_s"] = _percentiles(steps, lambda step: step.waits)
-    found["waiting"] = _each(steps, _top(WAITING))
-    found["oldest_s"] = _each(steps, _top(OLDEST, 0.001))
-    found["running"] = _each(steps, _top(RUNNING))
-    found["batch_size"] = _each(steps, _batch_size)
+    shown: dict[str, Any] = {name: _each(steps, _rate(number)) for name, number in _RATES.items()}
+    shown["total_s"] = _percentiles(steps, lambda step: step.totals)
+    shown["queue_s"] = _percentiles(steps, lambda step: step.waits)
+    shown["waiting"] = _each(steps, _top(WAITING))
+    shown["oldest_s"] = _each(steps, _top(OLDEST, 0.001))
+    shown["running"] = _each(steps, _top(RUNNING))
+    shown["batch_size"] = _each(steps, _batch_size)
     reasons = [name for name, number in REASONS.items() if any(step and number in step.sums for step in steps)]
-    found["releases"] = {name: _each(steps, _share_of_batches(REASONS[name])) for name in reasons}
-    found["busy_share"] = _each(steps, _share_of_time(BUSY, SLOT_TIME))
-    found["device_busy_share"] = _each(steps, _share_of_time(DEVICE_BUSY, DEVICE_TIME))
-    found["slots"] = _each(steps, _top(SLOTS))
+    shown["releases"] = {name: _each(steps, _share_of_batches(REASONS[name])) for name in reasons}
+    shown["busy_share"] = _each(steps, _share_of_time(BUSY, SLOT_TIME))
+    shown["device_busy_share"] = _each(steps, _share_of_time(DEVICE_BUSY, DEVICE_TIME))
+    shown["slots"] = _each(steps, _top(SLOTS))
     if history.model:
         # One worker may serve several models, and several models may share a device, so these do not add up.
-        found["memory_bytes"] = _each(steps, _top(MEMORY, _MIB))
-        found["workers"] = _each(steps, _top(WORKERS))
-    return found
+        shown["memory_bytes"] = _each(steps, _top(MEMORY, _MIB))
+        shown["workers"] = _each(steps, _top(WORKERS))
+    return shown
 
 
 def _percentiles(
@@ -106,7 +106,7 @@ def _percentiles(
 
 
 def _each(steps: Sequence[HistoryStep | None], value: Callable[[HistoryStep], float | None]) -> Series:
-    return [None if step is None or (found := value(step)) is None else _rounded(found) for step in steps]
+    return [None if step is None or (number := value(step)) is None else _rounded(number) for step in steps]
 
 
 def _rounded(value: float) -> float:

@@ -11,7 +11,7 @@ from penstock.gateway.asgi.negotiation import parse_moment
 from penstock.gateway.asgi.wire import rfc3339
 
 DEFAULT_S = 3_600
-# Clocks differ: what begins this much too early begins with the first step that is kept.
+# Clocks differ: a range that begins this much too early begins with the first kept step.
 _SLACK_S = 60.0
 
 
@@ -25,7 +25,7 @@ class HistoryRange:
 
     @property
     def is_usual(self) -> bool:
-        """Whether it ends now and the store keeps it, whatever the time is."""
+        """Whether it ends now and the store always keeps all of it."""
         return self.since is None and self.until is None and (self.range_s or DEFAULT_S) <= LONGEST_S
 
 
@@ -49,8 +49,8 @@ def asked_range(range_s: int | None = None, since: str | None = None, until: str
 
 
 def level_of(asked: HistoryRange, now: float) -> int:
-    """Of the shortest steps that reach back so far. `now` is by the store's clock; a range that ends now has the same level at
-    any time. Raises `BadRequest` for steps that are not kept.
+    """The level of the shortest steps that reach back far enough. `now` is by the store's clock; a range that ends now always
+    has the same level. Raises `BadRequest` for steps that are not kept.
     """
     _refuse_no_time(asked, now)
     since, _ = _ends_of(asked, now)
@@ -72,7 +72,7 @@ def _refuse_no_time(asked: HistoryRange, now: float) -> None:
 
 
 def window_of(asked: HistoryRange, length: int, now: float) -> HistoryWindow:
-    """What comes after `now` is left out. Where the range ends now, there are as many steps at any time."""
+    """Steps after `now` are left out. A range that ends now always has the same number of steps."""
     since, until = _ends_of(asked, now)
     # The last step is the one that holds the moment before `until`.
     last = math.ceil(until / length) * length - length

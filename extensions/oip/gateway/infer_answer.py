@@ -31,7 +31,7 @@ class InferResult:
 
 
 def wanted_outputs(request: InferRequest, result: InferResult) -> list[tuple[Tensor, bool]]:
-    """Each output that was asked for, and whether it is to be binary. Raises `InvalidInput` for one that there is not."""
+    """Each wanted output, and whether it should be binary. Raises `InvalidInput` for one that the model does not have."""
     known = {tensor.name: _framed(tensor, result) for tensor in result.tensors}
     wanted = request.outputs or tuple(WantedOutput(name, request.binary) for name in known)
     for output in wanted:

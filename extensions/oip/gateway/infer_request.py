@@ -25,7 +25,7 @@ BINARY_OUTPUT = "binary_data_output"
 MAX_TENSORS = 256
 MAX_PARAMETERS = 64
 _SHOWN = 80
-# Parameters that penstock has no counterpart for; 0 and false are what clients send who do not use them.
+# Parameters without a counterpart in penstock. Clients that do not use them send 0 or false.
 _SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
 _SHARED_MEMORY = "shared_memory_region"
 OF_INPUT = {BINARY_SIZE, "content_type"}
@@ -68,8 +68,8 @@ class WantedOutput:
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """`outputs` empty: all, in binary if `binary`. `options` are what the parameters say of priority and time; `more` the
-    parameters of the model's own.
+    """`outputs` empty: all, in binary if `binary`. `options`: what the parameters say of priority and time. `more`: the model's
+    own parameters.
     """
 
     tensors: tuple[Tensor, ...]
@@ -84,7 +84,7 @@ def read_infer_request(
     body: bytes, header_length: int | None, *, max_json_bytes: int, max_depth: int, model: str = ""
 ) -> InferRequest:
     """The request. `header_length` is where its JSON ends and its tensors begin; None: there are no binary tensors. `model`:
-    whom the path names.
+    the one that the path names.
 
     The data of binary tensors are views of `body`. Raises `BadRequest`, `InvalidInput` and `TooLarge`.
     """
@@ -93,14 +93,14 @@ def read_infer_request(
         raise BadRequest(f"Inference-Header-Content-Length is {end}, and the body has {len(body)} bytes")
     if end > max_json_bytes:
         raise TooLarge(f"the JSON has {end} bytes; the limit is {max_json_bytes}", hint="Send large tensors as binary data.")
-    found = _json_request(body[:end] if end < len(body) else body, max_depth)
-    if model and found.model_name not in (None, "", model):
-        raise BadRequest(f"the path names the model {model!r}, and `model_name` {found.model_name[:_SHOWN]!r}")
-    tensors = _tensors(found.inputs, memoryview(body)[end:])
-    is_binary = _flag(found.parameters, BINARY_OUTPUT)
-    outputs = tuple(_wanted(output, default=is_binary) for output in found.outputs)
-    options, more = read_parameters({name: value for name, value in found.parameters.items() if name != BINARY_OUTPUT})
-    return InferRequest(tensors, found.id or "", outputs, is_binary, options, more)
+    request = _json_request(body[:end] if end < len(body) else body, max_depth)
+    if model and request.model_name not in (None, "", model):
+        raise BadRequest(f"the path names the model {model!r}, and `model_name` {request.model_name[:_SHOWN]!r}")
+    tensors = _tensors(request.inputs, memoryview(body)[end:])
+    is_binary = _flag(request.parameters, BINARY_OUTPUT)
+    outputs = tuple(_wanted(output, default=is_binary) for output in request.outputs)
+    options, more = read_parameters({name: value for name, value in request.parameters.items() if name != BINARY_OUTPUT})
+    return InferRequest(tensors, request.id or "", outputs, is_binary, options, more)
 
 
 def refuse_foreign_type(head: Head) -> None:
@@ -130,32 +130,32 @@ def _filled(port: TensorPort, size: int) -> tuple[int, ...]:
 def _json_request(data: bytes, max_depth: int) -> _JsonRequest:
     parse_json(data, max_depth=max_depth)
     try:
-        found = _JSON_REQUEST.decode(data)
+        request = _JSON_REQUEST.decode(data)
     except msgspec.MsgspecError as error:
         raise BadRequest(f"this is no inference request: {error}") from None
-    if not 0 < len(found.inputs) <= MAX_TENSORS or len(found.outputs) > MAX_TENSORS:
+    if not 0 < len(request.inputs) <= MAX_TENSORS or len(request.outputs) > MAX_TENSORS:
         raise BadRequest(f"a request has 1 to {MAX_TENSORS} inputs and at most {MAX_TENSORS} outputs")
-    return found
+    return request
 
 
 def _tensors(inputs: Sequence[_JsonInput], binary: memoryview) -> tuple[Tensor, ...]:
-    at, found = 0, []
+    at, tensors = 0, []
     for given in inputs:
         size = given.parameters.get(BINARY_SIZE)
         refuse_parameters(given.parameters, OF_INPUT, given.name)
         media = content_type_of(given.name, given.parameters)
         if size is None:
-            found.append(tensor_of_json(given.name, given.datatype, given.shape, given.data, media))
+            tensors.append(tensor_of_json(given.name, given.datatype, given.shape, given.data, media))
             continue
         if type(size) is not int or size < 0 or given.data is not None:
             raise BadRequest(f"tensor {given.name[:_SHOWN]!r}: {BINARY_SIZE} is a number of bytes, and excludes `data`")
         if at + size > len(binary):
             raise BadRequest(f"tensor {given.name[:_SHOWN]!r} has {size} bytes, and {len(binary) - at} are left of the body")
-        found.append(check_tensor(Tensor(given.name, given.datatype, given.shape, binary[at : at + size], media)))
+        tensors.append(check_tensor(Tensor(given.name, given.datatype, given.shape, binary[at : at + size], media)))
         at += size
     if at != len(binary):
         raise BadRequest(f"{len(binary) - at} bytes of the body belong to no tensor")
-    return tuple(found)
+    return tuple(tensors)
 
 
 def _wanted(output: _JsonOutput, *, default: bool) -> WantedOutput:

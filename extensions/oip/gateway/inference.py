@@ -28,7 +28,7 @@ from penstock.job import TENSORS_MEDIA, Payload
 from penstock.outputs.media import without_head
 from penstock.tensors.tensor import TEXTS, Tensor, decode_tensors, encode_tensors, tensor_of_plain, text_data
 
-# What is larger is read and copied in a thread, so that others do not wait for it.
+# A larger body is read and copied in a thread, so that other requests do not wait for it.
 SMALL_BYTES = 256 * 1024
 # A deadline that has just passed. The store takes no shorter one.
 _LEAST_S = 0.001
@@ -37,8 +37,8 @@ ReadRequest = Callable[[VersionEntry], InferRequest]
 
 @dataclass(frozen=True, slots=True)
 class InferCaller:
-    """Who asks, over which connection, and what came beside the request: its headers or metadata, all and those that the
-    gateway reads. `scope` is given the request's trace. `within_s`: how long the caller waits, if it says so.
+    """The caller, its connection, and the request's headers or metadata: all of them, and those that the gateway reads. `scope`
+    receives the request's trace. `within_s`: how long the caller waits, if it says so.
     """
 
     caller: Caller
@@ -49,7 +49,7 @@ class InferCaller:
     within_s: float | None = None
 
     def bounded(self, deadline_s: float) -> float:
-        """Seconds: the deadline of a job that nobody needs after `within_s`."""
+        """The deadline in seconds of a job whose caller waits for `within_s` at most."""
         return deadline_s if self.within_s is None else max(_LEAST_S, min(deadline_s, self.within_s))
 
 
@@ -68,14 +68,14 @@ class Inference:
 
     async def unready(self, model: str, version: str = "") -> str:
         """Why the version is not ready, in a sentence; empty if it is. Raises `NotFound`."""
-        entry, found = await self._registry.find(model, version)
-        if not found.capacity.ready_slots:
+        entry, served = await self._registry.find(model, version)
+        if not served.capacity.ready_slots:
             await self._registry.look_again()
-            entry, found = await self._registry.find(model, version)
-        if found.capacity.ready_slots:
+            entry, served = await self._registry.find(model, version)
+        if served.capacity.ready_slots:
             return ""
-        why = why_unserved(self._registry.workers, entry.name, found)
-        return f"model {entry.name!r} version {found.name!r} is not ready: {why}"
+        why = why_unserved(self._registry.workers, entry.name, served)
+        return f"model {entry.name!r} version {served.name!r} is not ready: {why}"
 
     async def answer(
         self, model: str, version: str, read: ReadRequest, asking: InferCaller, *, size: int
@@ -146,8 +146,8 @@ class _InferReading:
         if version is not self._version:
             # A raw body is the tensor that this version names.
             self.request = await self._run(self._read, version)
-        found: Payload = await self._run(self._payload, version)
-        return found
+        payload: Payload = await self._run(self._payload, version)
+        return payload
 
     async def _run(self, step: Callable[[VersionEntry], Any], version: VersionEntry) -> Any:
         return await asyncio.to_thread(step, version) if self._is_large else step(version)

@@ -38,7 +38,7 @@ def input_ports(version: VersionEntry) -> list[TensorPort]:
     if version.info is None:
         return []
     if not version.info.input_schema:
-        # Bytes of any type are one element; a model without annotations takes whatever tensors come.
+        # Bytes of any type are one element; a model without annotations takes any tensors.
         is_file = version.accepts and "*/*" not in version.accepts and "application/json" not in version.accepts
         return [TensorPort(WHOLE_TENSOR, TEXTS, (1,))] if is_file else []
     return ports_of(version.info.input_schema, WHOLE_TENSOR)
@@ -65,14 +65,14 @@ def _port(name: str, root: Schema, schema: Any) -> TensorPort:
         shape.append(low if low == high else -1)
         choice = _chosen(root, choice.get("items", {}))
     datatype = choice.get(DATATYPE_KEY) or _DATATYPES.get(str(choice.get("type")))
-    # What no array holds is one element: its JSON.
+    # A value that is not an array is one element: its JSON.
     return TensorPort(name, datatype, tuple(shape) or (1,)) if datatype else TensorPort(name, TEXTS, (1,))
 
 
 def _chosen(root: Schema, schema: Any) -> Schema:
     """The first alternative that is not null."""
-    found = [choice for choice in choices_of(root, schema) if choice.get("type") != "null"]
-    return found[0] if found else {}
+    others = [choice for choice in choices_of(root, schema) if choice.get("type") != "null"]
+    return others[0] if others else {}
 
 
 def model_metadata(entry: ModelEntry, version: VersionEntry) -> dict[str, Any]:

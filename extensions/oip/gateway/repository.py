@@ -111,13 +111,13 @@ class Repository:
 
     async def _ready(self, model: str, version: str) -> None:
         await self._registry.look_again()
-        _, found = await self._registry.find(model, version)
-        waits = version or self._registry.slots(model, found.name).state is not SlotsState.UNSERVED
-        slots = await await_slots(self._registry, model, found.name, timeout_s=self._wait_s if waits else 0.0)
+        _, served = await self._registry.find(model, version)
+        waits = version or self._registry.slots(model, served.name).state is not SlotsState.UNSERVED
+        slots = await await_slots(self._registry, model, served.name, timeout_s=self._wait_s if waits else 0.0)
         if slots.ready:
             return
         if slots.state is SlotsState.FAILED:
-            raise Conflict(f"model {model!r} version {found.name!r} {slots.why}")
+            raise Conflict(f"model {model!r} version {served.name!r} {slots.why}")
         raise NoWorker(f"model {model!r} is not ready: {slots.why}", retry_after_s=5.0)
 
     async def _read(self, request: Request, owner: str, decoder: msgspec.json.Decoder[Any]) -> Any:

@@ -15,7 +15,7 @@ from penstock.gateway.services import Services
 
 _MODEL = "/v2/models/{model}"
 _VERSION = _MODEL + "/versions/{version}"
-# What is told of the parts of Triton's protocol that penstock has not.
+# What a refusal says of the parts of Triton's protocol that penstock does not have.
 _UNSERVED = {
     "stats": "statistics per model: GET /metrics has them",
     "setting": "trace settings: traces are sent by OpenTelemetry",
@@ -55,7 +55,7 @@ _TAG = "Open Inference Protocol"
 
 
 class OpenInference:
-    """The routes of /v2 but those of inference, of the repository and of health."""
+    """The routes of /v2 except those of inference, the repository and health."""
 
     def __init__(self, services: Services, inference: Inference) -> None:
         self._inference = inference

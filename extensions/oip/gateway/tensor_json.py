@@ -30,16 +30,18 @@ def tensor_of_json(name: str, datatype: str, shape: tuple[int, ...], data: Any, 
     if datatype != TEXTS:
         element_bytes(name, datatype)
     wanted = count_of(name, shape)
-    found = shape_of(data) if isinstance(data, list) else None
-    if found is None:
+    nested = shape_of(data) if isinstance(data, list) else None
+    if nested is None:
         raise BadRequest(f"tensor {name[:_SHOWN]!r}: `data` must be a list, flat or nested, whose rows are of one length")
-    if found[0] != shape and len(found[0]) != 1:
-        raise BadRequest(f"tensor {name[:_SHOWN]!r}: `data` is nested as {list(found[0])}, and the shape is {list(shape)}")
-    if len(found[1]) != wanted:
-        raise BadRequest(f"tensor {name[:_SHOWN]!r}: `data` has {len(found[1])} elements, and the shape {list(shape)} {wanted}")
+    if nested[0] != shape and len(nested[0]) != 1:
+        raise BadRequest(f"tensor {name[:_SHOWN]!r}: `data` is nested as {list(nested[0])}, and the shape is {list(shape)}")
+    if len(nested[1]) != wanted:
+        raise BadRequest(
+            f"tensor {name[:_SHOWN]!r}: `data` has {len(nested[1])} elements, and the shape {list(shape)} {wanted}"
+        )
     if datatype != TEXTS:
-        return Tensor(name, datatype, shape, number_data(name, datatype, found[1]))
-    return Tensor(name, TEXTS, shape, text_data(_texts(name, found[1])), content_type)
+        return Tensor(name, datatype, shape, number_data(name, datatype, nested[1]))
+    return Tensor(name, TEXTS, shape, text_data(_texts(name, nested[1])), content_type)
 
 
 def _texts(name: str, elements: list[Any]) -> list[bytes]:

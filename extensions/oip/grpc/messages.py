@@ -129,20 +129,20 @@ def _no_request(data: bytes, why: str) -> BadRequest:
     return BadRequest(f"these {len(data)} bytes are no ModelInferRequest: the message {why}")
 
 
-def infer_request(found: Any, raw: Sequence[memoryview]) -> InferRequest:
+def infer_request(request: Any, raw: Sequence[memoryview]) -> InferRequest:
     """The request, checked. Raises `BadRequest` and `InvalidInput`."""
-    if not 0 < len(found.inputs) <= MAX_TENSORS or len(found.outputs) > MAX_TENSORS:
+    if not 0 < len(request.inputs) <= MAX_TENSORS or len(request.outputs) > MAX_TENSORS:
         raise BadRequest(f"a request has 1 to {MAX_TENSORS} inputs and at most {MAX_TENSORS} outputs")
-    tensors = tuple(_tensors(found.inputs, raw))
-    outputs = tuple(_wanted(output) for output in found.outputs)
-    parameters = plain_parameters(found.parameters)
+    tensors = tuple(_tensors(request.inputs, raw))
+    outputs = tuple(_wanted(output) for output in request.outputs)
+    parameters = plain_parameters(request.parameters)
     parameters.pop(WANTS_FINAL, None)
     options, more = read_parameters(parameters)
-    return InferRequest(tensors, found.id, outputs, binary=True, options=options, more=more)
+    return InferRequest(tensors, request.id, outputs, binary=True, options=options, more=more)
 
 
-def wants_final(found: Any) -> bool:
-    return WANTS_FINAL in found.parameters and bool(found.parameters[WANTS_FINAL].bool_param)
+def wants_final(request: Any) -> bool:
+    return WANTS_FINAL in request.parameters and bool(request.parameters[WANTS_FINAL].bool_param)
 
 
 def _tensors(inputs: Sequence[Any], raw: Sequence[memoryview]) -> Iterator[Tensor]:

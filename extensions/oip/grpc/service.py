@@ -1,4 +1,4 @@
-"""The methods of inference.GRPCInferenceService: each a message read, what HTTP does for it too, and a message written."""
+"""The methods of inference.GRPCInferenceService. Each reads a message, does what HTTP does, and writes a message."""
 
 # D91: docs/design/protocols.md
 from __future__ import annotations
@@ -38,7 +38,7 @@ from penstock.gateway.services import Services
 _MODEL = "/v2/models/{model}"
 INFER = f"{_MODEL}/infer"
 _REPOSITORY = "/v2/repository/models/{model}"
-# What clients of Triton may call and penstock has not, and why.
+# Methods that clients of Triton may call and penstock does not have, and why.
 UNSERVED = {
     "ModelStatistics": "statistics per model: GET /metrics has them",
     "TraceSetting": "trace settings: traces are sent by OpenTelemetry",
@@ -52,7 +52,7 @@ UNSERVED = {
 
 
 class InferenceService:
-    """The methods but for ModelStreamInfer. `requests` and `predictions`: the permits that calls take."""
+    """The methods except ModelStreamInfer. `requests` and `predictions`: the permits that calls take."""
 
     def __init__(self, services: Services, inference: Inference, repository: Repository, guard: RpcGuard) -> None:
         self._inference = inference
@@ -64,7 +64,7 @@ class InferenceService:
         self._predictions = services.predictions
 
     def handlers(self) -> dict[str, Any]:
-        """gRPC's handlers by the names of methods, but for ModelStreamInfer."""
+        """gRPC's handlers by the names of methods, except ModelStreamInfer."""
         add, permits = self._guard.unary, self._requests
         manage = partial(RpcMethod, permits=permits, verb="POST")
         return {
@@ -106,32 +106,32 @@ class InferenceService:
         return _written("ModelConfigResponse", config=config)
 
     async def model_infer(self, rpc: Rpc, message: bytes) -> bytes:
-        found, raw = split_request(message, max_bytes=self._limits.max_json_bytes)
+        request, raw = split_request(message, max_bytes=self._limits.max_json_bytes)
         asking = asking_of(rpc, rpc.connection)
-        read = partial(_read, found, raw)
+        read = partial(_read, request, raw)
         return answer_message(
-            *await self._inference.answer(found.model_name, found.model_version, read, asking, size=len(message))
+            *await self._inference.answer(request.model_name, request.model_version, read, asking, size=len(message))
         )
 
     async def stream_answers(self, rpc: Rpc, message: bytes, connection: ClientConnection) -> AsyncIterator[bytes]:
-        """The answers to one request of a stream: of a model that streams one per chunk, else one. A refusal is one, too."""
-        found = None
+        """The answers to one request of a stream: one per chunk if the model streams, else one. A refusal is an answer too."""
+        request = None
         try:
             caller = self._guard.admit(rpc.head, rpc.address)
             with self._guard.permit_in(self._predictions, caller):
-                found, raw = split_request(message, max_bytes=self._limits.max_json_bytes)
+                request, raw = split_request(message, max_bytes=self._limits.max_json_bytes)
                 asking = asking_of(rpc, connection)
-                async for answer in self._answers(found, raw, asking, len(message)):
+                async for answer in self._answers(request, raw, asking, len(message)):
                     yield answer
         except ClientGone:
             return
         except Exception as error:  # noqa: BLE001 - one request of a stream fails alone
             refusal = refusal_of(error, method=rpc.method.name, given_id=rpc.head.get(b"x-request-id"))
-            yield stream_error(refusal.text, found.id if found is not None else "")
+            yield stream_error(refusal.text, request.id if request is not None else "")
 
-    async def _answers(self, found: Any, raw: Sequence[memoryview], asking: InferCaller, size: int) -> AsyncIterator[bytes]:
-        model, version = found.model_name, found.model_version
-        read, wants = partial(_read, found, raw), wants_final(found)
+    async def _answers(self, request: Any, raw: Sequence[memoryview], asking: InferCaller, size: int) -> AsyncIterator[bytes]:
+        model, version = request.model_name, request.model_version
+        read, wants = partial(_read, request, raw), wants_final(request)
         _, chosen = await self._inference.find(model, version)
         if chosen.info is None or not chosen.info.streams:
             answer = await self._inference.answer(model, version, read, asking, size=size)
@@ -157,12 +157,12 @@ class InferenceService:
 
 
 def asking_of(rpc: Rpc, connection: ClientConnection) -> InferCaller:
-    """The caller as an inference knows it. Nobody waits beyond the call's deadline."""
+    """The caller of an inference, who waits no longer than the call's deadline."""
     return InferCaller(rpc.caller, connection, rpc.headers, rpc.head, rpc.scope, within_s=rpc.remaining_s)
 
 
-def _read(found: Any, raw: Sequence[memoryview], version: VersionEntry) -> InferRequest:
-    return infer_request(found, raw)
+def _read(request: Any, raw: Sequence[memoryview], version: VersionEntry) -> InferRequest:
+    return infer_request(request, raw)
 
 
 def _written(kind: str, /, **members: Any) -> bytes:

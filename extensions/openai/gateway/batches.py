@@ -118,10 +118,10 @@ class OpenAIBatches:
         limit: Annotated[int, Query(ge=1, le=100)] = 20,
     ) -> Response:
         cursor = (await self._visible(after, caller)).id if after else ""
-        found, more = await self._service.page(
+        runs, more = await self._service.page(
             caller, after=cursor, limit=limit, is_wanted=lambda run: run.spec.kind == RUN_KIND
         )
-        views = [self._view(run, await self._service.output_files(run)) for run in found]
+        views = [self._view(run, await self._service.output_files(run)) for run in runs]
         ends = {"first_id": views[0]["id"] if views else None, "last_id": views[-1]["id"] if views else None}
         return json_response({"object": "list", "data": views, **ends, "has_more": more})
 

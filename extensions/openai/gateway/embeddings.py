@@ -90,7 +90,7 @@ class Embeddings:
             with self._held(caller):
                 ends = await self._ends(requests, jobs, connection_of(request.scope))
         except BaseException:
-            # The inputs are answered together or not at all, so nobody waits for jobs stored beside a refused input.
+            # The inputs are answered together or not at all, so the jobs of the other inputs are of no use.
             await self._submitter.cancel_all(jobs, caller)
             raise
         vectors = [vector_of(_value(await self._results.output(end)), wanted.model) for end in ends]
@@ -112,10 +112,10 @@ class Embeddings:
         )
         draft = structs.replace(draft, settled=await self._submitter.settle(draft))
         drafts = [structs.replace(draft, input=partial(self._input, wanted, at)) for at in range(len(wanted.inputs))]
-        found = [await self._submitter.prepare(one) for one in drafts]
-        if not found[0].version.capacity.ready_slots:
-            await self._predict.require_worker(found[0])
-        return found
+        requests = [await self._submitter.prepare(one) for one in drafts]
+        if not requests[0].version.capacity.ready_slots:
+            await self._predict.require_worker(requests[0])
+        return requests
 
     async def _input(self, wanted: EmbeddingRequest, at: int, version: VersionEntry) -> Payload:
         given = wanted.inputs[at]

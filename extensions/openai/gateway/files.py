@@ -66,9 +66,9 @@ class OpenAIFiles:
         order: Literal["asc", "desc"] = "desc",
         purpose: str | None = None,
     ) -> Response:
-        found = await asyncio.to_thread(self._visible_files, caller, purpose)
-        found.sort(key=lambda record: (int(record.created_at), record.id), reverse=order == "desc")
-        return json_response(page_of([file_view(record) for record in found], after=after, limit=limit))
+        records = await asyncio.to_thread(self._visible_files, caller, purpose)
+        records.sort(key=lambda record: (int(record.created_at), record.id), reverse=order == "desc")
+        return json_response(page_of([file_view(record) for record in records], after=after, limit=limit))
 
     async def one(self, file_id: str, caller: CallerParam) -> Response:
         return json_response(file_view(await visible_file(self._files, file_id, caller)))

@@ -64,7 +64,7 @@ class BatchSize:
 
 
 def check_file(path: Path, spec: RunSpec) -> BatchSize:
-    """Check a whole file. Raises `InvalidBatch` with the faults found. Memory: a 16-byte digest in a set per custom_id."""
+    """Check a whole file. Raises `InvalidBatch` with its faults. Memory: a 16-byte digest in a set per custom_id."""
     faults: list[dict[str, Any]] = []
     seen: set[bytes] = set()
     lines, rows, max_lines = 0, 0, int(spec.metadata.get(LINES_ALLOWED, MAX_LINES))

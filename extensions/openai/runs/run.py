@@ -28,7 +28,7 @@ def _claim(run: Run, first_line: int | None, state_dir: Path) -> ClaimedOutput:
     return ClaimedOutput(OpenAISink(run.spec), Journal(folder / NAME), folder, lambda: (folder / NAME).unlink(missing_ok=True))
 
 
-# OpenAI's protocol completes a batch of which every line failed, and counts its failures.
+# OpenAI's protocol completes a batch even if every line failed, and counts the failures.
 kind = RunKind(
     _open,
     _claim,

@@ -29,14 +29,14 @@ def pipelines_of(registry: ModelRegistry) -> list[str]:
 
 
 def check_stages(registry: ModelRegistry, spec: ModelSpec) -> None:
-    """Raises `InvalidInput` for a pipeline of models that nobody knows, or that would be a stage of itself."""
+    """Raises `InvalidInput` for a pipeline of unknown models, or one that would be a stage of itself."""
     if (pipeline := pipeline_of(spec)) is None:
         return
     name, stages, models = spec.name, pipeline.stages, registry.models
     unknown = [stage for stage in stages if stage.model not in models and stage.model != name]
     faults = [f"stage {stage.name!r}: {unknown_model(stage.model, models).message}" for stage in unknown]
     pipelines = {model: announced_stages(entry.default.info) for model, entry in models.items()}
-    known = {model: [stage.model for stage in found] for model, found in pipelines.items() if found}
+    known = {model: [stage.model for stage in own_stages] for model, own_stages in pipelines.items() if own_stages}
     if circle := circle_of({**known, name: [stage.model for stage in stages]}):
         faults.append(f"pipelines {', '.join(circle)} would be stages of each other")
     if faults:

@@ -17,7 +17,7 @@ from penstock.gateway.models.registry import ModelRegistry
 from penstock.gateway.services import Services
 from penstock.job import Job, JobId
 
-# Of a stage that waits for others, or that never began.
+# The states of a stage that waits for others, and of one that never began.
 WAITING, SKIPPED = "waiting", "skipped"
 
 
@@ -63,8 +63,8 @@ async def stage_jobs(store: AsyncStore, registry: ModelRegistry, job: Job) -> li
     """In the order of the pipeline's stages; none for a job of another model."""
     stages = stages_of(registry, job)
     ids = [stage_job(job.id, stage) for stage in stages]
-    found = await asyncio.gather(*(store.read(id) for id in ids))
-    return [StageJob(stage, id, one, job.state.final) for stage, id, one in zip(stages, ids, found, strict=True)]
+    jobs = await asyncio.gather(*(store.read(id) for id in ids))
+    return [StageJob(stage, id, one, job.state.final) for stage, id, one in zip(stages, ids, jobs, strict=True)]
 
 
 def gateway(services: Services) -> GatewayPart:

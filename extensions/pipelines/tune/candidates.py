@@ -130,14 +130,14 @@ def rank_pipelines(
         if figures is not None:
             predicted[choice.key] = figures
             best = max(best, figures.offered_rps)
-    found = [choice for choice in choices if choice.key in predicted]
-    order = sorted(found, key=lambda choice: pipeline_preference(choice, predicted[choice.key], goal))
+    simulated = [choice for choice in choices if choice.key in predicted]
+    order = sorted(simulated, key=lambda choice: pipeline_preference(choice, predicted[choice.key], goal))
     return PipelineRanking(tuple(order), predicted, unseen=len(choices) - seen)
 
 
 def figures_of_chain(chain: ChainModel, goal: Goal, *, at_least: float = 0.0) -> Figures | None:
-    """The figures at the highest rate that keeps the goal, or at the rate that is enough; None if there is none, or none above
-    most of `at_least`.
+    """The figures at the highest rate that keeps the goal, or at the rate that is enough; None if no rate keeps it, or none
+    that comes near `at_least`.
     """
     if goal.min_rate is not None:
         holds = goal_holds(chain, goal, goal.min_rate, jobs=_JOBS)

@@ -124,7 +124,7 @@ class _Departures:
 
 def _departures(stack: StackModel, ready: Sequence[float], *, until: float, seed: int) -> list[float]:
     order = sorted((number for number, moment in enumerate(ready) if moment < _NEVER), key=ready.__getitem__)
-    found = _Departures(order, len(ready))
+    departures = _Departures(order, len(ready))
     if order:
         scenario = Scenario(
             load=1.0,
@@ -137,8 +137,8 @@ def _departures(stack: StackModel, ready: Sequence[float], *, until: float, seed
             costs=Costs(stack.overheads.claim_s, stack.overheads.feed_s),
             arrivals=tuple(ready[number] for number in order),
         )
-        Simulation(scenario, found).run()
-    return found.moments
+        Simulation(scenario, departures).run()
+    return departures.moments
 
 
 def _figures(counted: Sequence[tuple[float, float]], rate: float, goal: Goal, *, beside_s: float) -> Figures:

@@ -24,7 +24,7 @@ from penstock.tune.report.findings import CASE_COLUMNS, goal_in_words
 
 
 def tuned_pipeline(settings: Settings, name: str, words: TuneWords) -> Tuned | None:
-    """None for a name that is no pipeline. Raises `BadRequest` for what cannot be asked of one."""
+    """None for a name that is not a pipeline's. Raises `BadRequest` for options that a pipeline does not have."""
     if name not in settings.extension(PipelineTables).root:
         return None
     question = pipeline_question(settings, name, words)

@@ -145,12 +145,12 @@ def _tiles(result: PipelineResult) -> dict[str, str]:
     winner = result.winner
     if winner is None or winner.confirmed is None:
         return {}
-    found = winner.confirmed
+    figures = winner.confirmed
     return {
-        "requests per second": per_second(found.throughput_rps),
-        "p50": milliseconds(found.p50_ms),
-        "p99": milliseconds(found.p99_ms),
-        f"of the p{result.goal.percentile:g} allowed": percent(found.tail_ms / (result.goal.limit_s * 1e3)),
+        "requests per second": per_second(figures.throughput_rps),
+        "p50": milliseconds(figures.p50_ms),
+        "p99": milliseconds(figures.p99_ms),
+        f"of the p{result.goal.percentile:g} allowed": percent(figures.tail_ms / (result.goal.limit_s * 1e3)),
         "under real load": f"{result.spent.confirmed} of {result.spent.configurations}",
     }
 

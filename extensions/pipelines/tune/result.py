@@ -1,4 +1,4 @@
-"""What a search for a pipeline's settings is asked, and its result with its JSON."""
+"""The question of a search for a pipeline's settings, and its result with its JSON."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PIPELINE_FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class PipelineQuestion:
-    """What a search shall answer. `table` is `[pipelines.NAME]` as declared; `models` holds the question about each model of a
-    stage, whose inputs the search finds by itself. `folder` as for one model.
+    """The question that a search answers. `table` is `[pipelines.NAME]` as declared; `models` holds the question about each
+    model of a stage, whose inputs the search finds by itself. `folder` as for one model.
     """
 
     name: str

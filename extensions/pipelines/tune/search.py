@@ -34,9 +34,9 @@ from penstock.tune.trial_stack import NO_LIMIT, TrialResult, TrialStack, started
 _SIMULATED_BY, _CONFIRMED_BY = 0.5, 0.85
 _MOST_CONFIRMED, _TRIES = 3, 4
 _HIGHER, _LOWER = 1.05, 0.8
-# A tail needs so many calls; a slow pipeline gets this long for them.
+# A tail needs this many calls; a slow pipeline gets this long for them.
 _CALLS, _MOST_S = 400, 30.0
-# Fewer calls say nothing of a tail; a load takes the time for these whatever the budget, but at most this long.
+# Fewer calls show no tail. A load takes the time for these calls, however small the budget, but at most this long.
 _FEWEST_CALLS, _FEWEST_S = 50, 90.0
 _FILLS_S = 8.0
 
@@ -131,7 +131,7 @@ class PipelineSearch:
         return figures.offered_rps if figures else 0.0
 
     def _tries(self, stack: TrialStack, choice: PipelineChoice, rate: float) -> tuple[Figures | None, str]:
-        found: Figures | None = None
+        best: Figures | None = None
         why = ""
         for number in range(_TRIES):
             result = self._offer(stack, choice, rate, seed=number + 1)
@@ -139,7 +139,7 @@ class PipelineSearch:
             self._knowledge = corrected(self._knowledge, choice, self._question.goal, _at(result, rate))
             expected = figures_of_chain(self._knowledge.chain(choice), self._question.goal)
             if kept is not None:
-                found = kept
+                best = kept
                 if expected is None or expected.offered_rps <= rate * _HIGHER or self._question.goal.min_rate:
                     break
                 rate = expected.offered_rps
@@ -148,12 +148,12 @@ class PipelineSearch:
                 if self._question.goal.min_rate is not None:
                     break
                 lower = min(expected.offered_rps if expected else rate, rate * _LOWER)
-                if found is not None and lower <= found.offered_rps * _HIGHER:
+                if best is not None and lower <= best.offered_rps * _HIGHER:
                     break
                 rate = lower
-            if found is not None and self._clock.past(_CONFIRMED_BY):
+            if best is not None and self._clock.past(_CONFIRMED_BY):
                 break
-        return found, "" if found else why
+        return best, "" if best else why
 
     def _rerun(self) -> tuple[PipelineChoice | None, Figures | None]:
         """The winner, on a new stack with other arrivals; a rate that does not repeat is lowered, at most twice."""
@@ -234,7 +234,7 @@ class PipelineSearch:
         if ranking.unseen:
             self._notes.append(f"{ranking.unseen} configurations with a lower ceiling were not simulated")
         every = {choice.key: choice for choice in [*ranking.order, *(choice for choice, _, _ in self._tried.values())]}
-        found = [self._configuration(choice, ranking, winner, rerun, declared) for choice in every.values()]
+        configurations = [self._configuration(choice, ranking, winner, rerun, declared) for choice in every.values()]
         order = list(ConfigurationVerdict).index
         return PipelineResult(
             pipeline=question.name,
@@ -245,7 +245,7 @@ class PipelineSearch:
                 for name, model in models.items()
             },
             measured={name: tuple(model.measurements.engines.values()) for name, model in models.items()},
-            configurations=tuple(sorted(found, key=lambda one: (order(one.verdict), -_reached(one)))),
+            configurations=tuple(sorted(configurations, key=lambda one: (order(one.verdict), -_reached(one)))),
             overheads=self._knowledge.overheads,
             machine=dict(describe_machine()),
             spent=SearchTime(
@@ -291,7 +291,7 @@ def _needed_s(rate: float) -> float:
 
 
 def _at(result: TrialResult, rate: float) -> Figures | None:
-    """The figures, with the rate that was asked for in the place of the one that chance made of it."""
+    """The figures, with the intended rate in place of the one that chance produced."""
     return replace(result.figures, offered_rps=rate) if result.figures is not None else None
 
 

@@ -28,7 +28,7 @@ from penstock.outputs.bundle import (
 from penstock.outputs.media import Media, split_filename, stored_type
 
 JSON = "application/json"
-# Of one object that is joined here. The executor has several in memory at the same time.
+# The largest object that is joined here. The executor has several in memory at the same time.
 MOST_JOINED_BYTES = 64 << 20
 Read = Callable[[Payload], bytes]
 Values = Mapping[str, Payload]
@@ -40,24 +40,24 @@ def bound_input(wanted: Wanted, values: Values, read: Read, *, form: bool = Fals
     An object whose members are all JSON is JSON, unless a `form` is asked for. With a file among them it is a form. `as_bytes`:
     it is a form whose fields are bytes of no type.
     """
-    found = _bound(wanted, values, read)
-    if as_bytes and not isinstance(found, Payload):
-        return Payload(FORM_MEDIA, encode_form([FormPart(name, one.data) for name, one in found.items()]))
-    if isinstance(found, Payload):
-        return _as_input(found, read)
-    if not form and all(_is_json(one) for one in found.values()):
-        return _object(found)
-    return Payload(FORM_MEDIA, encode_form([_part(name, one) for name, one in found.items()]))
+    bound = _bound(wanted, values, read)
+    if as_bytes and not isinstance(bound, Payload):
+        return Payload(FORM_MEDIA, encode_form([FormPart(name, one.data) for name, one in bound.items()]))
+    if isinstance(bound, Payload):
+        return _as_input(bound, read)
+    if not form and all(_is_json(one) for one in bound.values()):
+        return _object(bound)
+    return Payload(FORM_MEDIA, encode_form([_part(name, one) for name, one in bound.items()]))
 
 
 def bound_result(wanted: Wanted, values: Values, read: Read) -> Payload:
     """The result of a pipeline; an object with files in it is a bundle. Raises as `bound_input` does."""
-    found = _bound(wanted, values, read)
-    if isinstance(found, Payload):
-        return found
-    if all(_is_json(one) for one in found.values()):
-        return _object(found)
-    return _bundle({name: _plain(one) for name, one in found.items()})
+    bound = _bound(wanted, values, read)
+    if isinstance(bound, Payload):
+        return bound
+    if all(_is_json(one) for one in bound.values()):
+        return _object(bound)
+    return _bundle({name: _plain(one) for name, one in bound.items()})
 
 
 def _bound(wanted: Wanted, values: Values, read: Read) -> Payload | dict[str, Payload]:
@@ -65,14 +65,14 @@ def _bound(wanted: Wanted, values: Values, read: Read) -> Payload | dict[str, Pa
     if isinstance(wanted, str):
         return _one(ValuePath.parse(wanted), values, read)
     left = MOST_JOINED_BYTES
-    found: dict[str, Payload] = {}
+    bound: dict[str, Payload] = {}
     for name, text in wanted.items():
         one = _one(ValuePath.parse(text), values, read)
-        found[name] = unpacked(Payload(one.content_type, read(one)))
-        left -= len(found[name].data)
+        bound[name] = unpacked(Payload(one.content_type, read(one)))
+        left -= len(bound[name].data)
         if left < 0:
             raise TooLarge(f"what is joined here has more than {MOST_JOINED_BYTES >> 20} MiB; pass large values on alone")
-    return found
+    return bound
 
 
 def _one(source: ValuePath, values: Values, read: Read) -> Payload:
@@ -97,16 +97,16 @@ def _opened(value: Payload, data: bytes, source: ValuePath) -> Any:
 
 
 def _inside(whole: Any, source: ValuePath) -> Any:
-    found = whole
+    value = whole
     for depth, step in enumerate(source.path):
-        if isinstance(found, dict) and step in found:
-            found = found[step]
-        elif isinstance(found, list) and step.isdecimal() and int(step) < len(found):
-            found = found[int(step)]
+        if isinstance(value, dict) and step in value:
+            value = value[step]
+        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+            value = value[int(step)]
         else:
             before = ".".join((source.stage, *source.path[:depth]))
             raise InvalidInput(f"there is no {source}: {before} has no {step!r}")
-    return found
+    return value
 
 
 def _unbundled(data: bytes) -> Any:
@@ -140,11 +140,11 @@ def _has_files(value: Any) -> bool:
     return any(map(_has_files, value)) if isinstance(value, list) else isinstance(value, Media)
 
 
-def _as_input(found: Payload, read: Read) -> Payload:
+def _as_input(payload: Payload, read: Read) -> Payload:
     """A bundle as the form that a model reads; anything else as it is."""
-    if split_filename(found.content_type)[0] != BUNDLE_MEDIA:
-        return found
-    whole = _unbundled(read(found))
+    if split_filename(payload.content_type)[0] != BUNDLE_MEDIA:
+        return payload
+    whole = _unbundled(read(payload))
     fields = whole if isinstance(whole, dict) else {"data": whole}
     return Payload(FORM_MEDIA, encode_form([_part(name, _payload(one)) for name, one in fields.items()]))
 

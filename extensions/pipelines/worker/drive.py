@@ -1,7 +1,7 @@
 """One job of a pipeline, from its claim to its end: stages are submitted, awaited, and their outputs passed on.
 
-A drive may be broken off at any moment and begun anew elsewhere. The jobs of the stages have ids that follow from the
-pipeline's job, so another drive finds those that were submitted, and submits none of them twice.
+A drive may be aborted at any moment and restarted elsewhere. The jobs of the stages have ids that follow from the pipeline's
+job, so another drive finds those that were submitted, and submits none of them twice.
 """
 
 # D100: docs/design/pipelines.md
@@ -37,7 +37,7 @@ from penstock.workers.slot.batch import Batch, blob_name
 log = structlog.get_logger(__name__)
 Reply = TypeVar("Reply")
 _AGAIN = Backoff(0.05, 2.0, jitter=0.5)
-# How often a stage of which nothing was heard is looked up: its record may be gone.
+# How often a silent stage is looked up: its record may be gone.
 _LOOK_S = 30.0
 # A pipeline may end this much after its deadline. Its stages are kept for as long as its own record, and this longer.
 _LATE_S = 120.0
@@ -52,7 +52,7 @@ OnProgress = Callable[[float, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """How a job of a pipeline ended: an output or an error. `needless`: blobs that nobody needs once that is settled."""
+    """How a job of a pipeline ended: an output or an error. `needless`: blobs that are not needed once that is settled."""
 
     state: JobState
     output: Payload | None = None
@@ -72,13 +72,13 @@ class DriveServices:
 
 
 class Drive:
-    """For one event loop. `batch` has the one claimed job. Cancelling `run` breaks the drive off, and its stages go on."""
+    """For one event loop. `batch` has the one claimed job. Cancelling `run` aborts the drive, and its stages go on."""
 
     def __init__(self, spec: PipelineSpec, batch: Batch, services: DriveServices, on_progress: OnProgress) -> None:
         [self._job] = batch.jobs
         self._spec, self._services, self._on_progress = spec, services, on_progress
         self._deadline = batch.on_this_clock(self._job.deadline_at)
-        # Without an earlier claim nobody can have submitted a stage, so there is nothing to look for.
+        # Before the first claim no stage can have been submitted, so there is nothing to look for.
         self._is_first = self._job.token.partition(":")[0] == "1"
         self._progress = PipelineProgress(spec)
         self._openings: dict[asyncio.Task[StageEnd | None], PipelineStage] = {}
@@ -89,7 +89,7 @@ class Drive:
         self._kept_s = 0.0
 
     def give_up(self, *, is_late: bool) -> None:
-        """Nobody wants the result any more: the job was cancelled, or its deadline has passed."""
+        """The result is no longer wanted: the job was cancelled, or its deadline has passed."""
         self._is_late = self._is_late or is_late
         self._progress.give_up()
         if self._waiter is not None:
@@ -150,13 +150,13 @@ class Drive:
         return known if known.state.final else None
 
     async def _look(self, id: JobId) -> StageEnd | None:
-        """How a stage's job stands, whose end is pushed to this process from now on; None if there is no such job."""
+        """The state of a stage's job, whose end is pushed to this process from now on; None if there is no such job."""
         store = self._services.store
         watched = await answered(partial(store.watch, id))
         if watched is None or not watched.state.final:
             return StageEnd(watched.state) if watched is not None else None
-        found = await answered(partial(store.result, id))
-        return None if found is None else _end_of(*found)
+        ended = await answered(partial(store.result, id))
+        return None if ended is None else _end_of(*ended)
 
     async def _input(self, stage: PipelineStage, id: JobId) -> Payload:
         wanted, joiner = self._spec.wanted(stage), self._services.joiner
@@ -222,7 +222,7 @@ class Drive:
     # Stages end.
 
     async def _next(self, waiter: Waiter) -> None:
-        """Wait for the next end of a stage, or for whatever else has this drive look again."""
+        """Wait for the next end of a stage, or for another reason to look again."""
         if self._progress.is_over:
             return
         push = await waiter.next(_LOOK_S)
@@ -237,8 +237,8 @@ class Drive:
         self._on_progress(self._progress.fraction, self._progress.note)
 
     async def _look_for_lost(self) -> None:
-        """A stage whose record is gone has no end that anybody could push: it is submitted again. A store that failed over may
-        have lost the submit, and the pipeline was accepted all the same.
+        """Submit stages again whose records are gone, because their end would never be pushed. A store that failed over may
+        have lost such a submit, although the pipeline was accepted.
         """
         for stage in self._progress.under_way:
             known = await self._look(stage_job(self._job.id, stage))
@@ -273,7 +273,7 @@ class Drive:
 
 
 async def answered(call: Callable[[], Awaitable[Reply]]) -> Reply:
-    """The answer of the store or of the blobs, however long they are away: who waits for it may be cancelled."""
+    """The answer of the store or the blobs, repeated for as long as they are away. The caller may be cancelled meanwhile."""
     failures = BackoffCounter(_AGAIN)
     while True:
         try:

@@ -34,7 +34,7 @@ _STOPS_WITHIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class PipelineKnown:
-    """Every stage's model is known, and what callers are told of the pipeline."""
+    """Every stage's model is known; holds what callers learn of the pipeline."""
 
     info: VersionInfo
 
@@ -95,7 +95,7 @@ class PipelineExecutor:
         self._thread.start()
 
     def stop(self) -> None:
-        """Break off every drive, and end the thread."""
+        """Abort every drive, and end the thread."""
         self._call(self._stopping.set)
         self._thread.join(timeout=_STOPS_WITHIN_S)
 
@@ -152,7 +152,7 @@ class PipelineExecutor:
             try:
                 info = await answered(lambda: described(self._spec, models))
             except PenstockError as error:
-                # Once it is known, the jobs say it themselves whose stage has lost its model.
+                # Once the pipeline is known, a job whose stage has lost its model reports that itself.
                 if known is None and error.message != said:
                     said = error.message
                     self._tell(PipelineUnusable(said))
@@ -181,12 +181,12 @@ class PipelineExecutor:
         self._tell(DriveEnded(number, driven))
 
     def _give_up(self, number: int, is_late: bool) -> None:
-        if (found := self._drives.get(number)) is not None:
-            found[0].give_up(is_late=is_late)
+        if (entry := self._drives.get(number)) is not None:
+            entry[0].give_up(is_late=is_late)
 
     def _break_off(self, number: int) -> None:
-        if (found := self._drives.pop(number, None)) is not None:
-            found[1].cancel()
+        if (entry := self._drives.pop(number, None)) is not None:
+            entry[1].cancel()
 
     def _tell(self, event: ExecutorEvent) -> None:
         self.events.append(event)

@@ -26,11 +26,11 @@ class Drives(Protocol):
     def begin(self, number: int, batch: Batch) -> None: ...
 
     def give_up(self, number: int, *, is_late: bool) -> None:
-        """Nobody wants the result any more: the stages are cancelled, and the drive ends."""
+        """The result is no longer wanted: the stages are cancelled, and the drive ends."""
         ...
 
     def break_off(self, number: int) -> None:
-        """Another executor goes on with the job: its stages are left alone, and nothing more is heard of this drive."""
+        """Another executor continues the job: its stages are left alone, and this drive reports nothing more."""
         ...
 
 
@@ -51,7 +51,7 @@ class PipelinesInFlight(InFlight):
             self._drives.begin(self._last_batch, one)
 
     def on_ended(self, number: int) -> Batch | None:
-        """The batch whose drive has ended; None if nobody awaits it."""
+        """The batch whose drive has ended; None if it is no longer awaited."""
         return self._batches.pop(number, None)
 
     def load(self) -> ChildLoad:
@@ -73,7 +73,7 @@ class PipelinesInFlight(InFlight):
         for number, batch in list(self._batches.items()):
             [job] = batch.jobs if batch is not None else ()
             if (job.id, job.token) in lost:
-                # Somebody else has the job now, and goes on with its stages.
+                # Another worker has the job now, and goes on with its stages.
                 self._drives.break_off(number)
                 del self._batches[number]
             elif job.id in jobs:

@@ -11,13 +11,13 @@ from penstock.broker.blobs.files import BlobStore
 from penstock.extensions.pipelines.worker.binding import Read
 from penstock.job import Payload
 
-# Of all drives of one pipeline. Each may have `MOST_JOINED_BYTES` in memory, and the object made of them besides.
+# Over all drives of one pipeline. Each join may have `MOST_JOINED_BYTES` in memory, and the object that is made of them.
 MOST_JOINS = 8
 Join = Callable[[Mapping[str, Payload], Read], Payload]
 
 
 class Joiner:
-    """For one event loop. What is large leaves memory, as a blob, before the next one is made."""
+    """For one event loop. A large object is moved to a blob before the next one is made."""
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs

@@ -1,4 +1,4 @@
-"""Cancels stages of jobs that ended while nobody drove them: their executor had died, and a caller cancelled them meanwhile.
+"""Cancels stages of jobs that ended while no executor drove them: it had died, and a caller cancelled the job meanwhile.
 
 Drives cancel the stages of their own jobs. Each job of the pipeline is read once when it is first seen, and again at each look
 until it has ended, so none is missed, however many come or wait.
@@ -38,7 +38,7 @@ class Leftovers:
     async def run(self) -> None:
         while True:
             await self.look()
-            # Many workers may drive one pipeline, and none need look at the moment at which another does.
+            # Many workers may drive one pipeline, and they need not all look at the same moment.
             await asyncio.sleep(_EVERY_S * random.uniform(0.5, 1.0))
 
     async def look(self) -> None:
@@ -49,9 +49,9 @@ class Leftovers:
         waiting = list(self._open)
         for first in range(0, len(waiting), _PAGE):
             page = waiting[first : first + _PAGE]
-            found = {job.id: job for job in await answered(partial(self._store.records, page))}
+            jobs = {job.id: job for job in await answered(partial(self._store.records, page))}
             for id in page:
-                await self._tidy(id, found.get(id))
+                await self._tidy(id, jobs.get(id))
         while len(self._ended) > _REMEMBERED:
             del self._ended[next(iter(self._ended))]
 

@@ -28,7 +28,7 @@ class FailedStage:
 
 
 class PipelineProgress:
-    """One job's. A stage begins at most once and ends at most once; what is said of it again changes nothing.
+    """The progress of one job. A stage begins and ends at most once; repeated reports of it change nothing.
 
     `outputs`: of the stages that succeeded, by name. `failed`: the first stage that did not succeed. Then no other begins.
     """
@@ -47,14 +47,14 @@ class PipelineProgress:
         if self.failed or self._is_given_up:
             return []
         done = self.outputs.keys()
-        found = [stage for stage in self._spec.stages if self._waits_for[stage.name] <= done and stage.name not in self._begun]
-        for stage in found:
+        stages = [stage for stage in self._spec.stages if self._waits_for[stage.name] <= done and stage.name not in self._begun]
+        for stage in stages:
             self._begun.add(stage.name)
             self._open[stage.name] = stage
-        return found
+        return stages
 
     def end(self, stage: PipelineStage, end: StageEnd) -> None:
-        """Note that a stage has ended, which has begun."""
+        """Note the end of a stage that has begun."""
         if self._open.pop(stage.name, None) is None:
             return
         if end.state is JobState.SUCCEEDED and end.output is not None:
@@ -63,12 +63,12 @@ class PipelineProgress:
             self.failed = FailedStage(stage, end)
 
     def give_up(self) -> None:
-        """Nobody wants the result any more: no further stage begins."""
+        """The result is no longer wanted: no further stage begins."""
         self._is_given_up = True
 
     @property
     def under_way(self) -> list[PipelineStage]:
-        """The stages that have begun and not ended. Once the pipeline is over they are to be cancelled."""
+        """The stages that have begun and not ended. Once the pipeline is over, they must be cancelled."""
         return list(self._open.values())
 
     @property

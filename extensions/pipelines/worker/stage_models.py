@@ -71,8 +71,8 @@ class StageModels:
             return [name for name, _ in above[above.index((stage.model, version)) :]]
         loaded = info.versions.get(version) if info else None
         inner = announced_stages(loaded)
-        found = (self._circle(one, (*above, (stage.model, version))) for one in inner)
-        return next((circle for circle in found if circle), [])
+        circles = (self._circle(one, (*above, (stage.model, version))) for one in inner)
+        return next((circle for circle in circles if circle), [])
 
     async def _refresh(self) -> None:
         """Read the registry, once for all drives that find it old at the same time."""
@@ -90,7 +90,7 @@ class StageModels:
 
     async def _read(self) -> None:
         models, rollouts = await self._store.models(), await self._store.rollouts()
-        infos = {name: found.info for name, found in models.items() if found.info is not None}
+        infos = {name: stored.info for name, stored in models.items() if stored.info is not None}
         changed = {name: followed(info, rollouts[name].rollout if name in rollouts else None) for name, info in infos.items()}
         self._known = {name: info for name, info in changed.items() if info is not None}
         self._read_at = time.monotonic()
@@ -102,18 +102,18 @@ class StageModels:
 
 
 async def described(spec: PipelineSpec, models: StageModels) -> VersionInfo | None:
-    """What callers are told of a pipeline: what its first stages take, and what its last one gives.
+    """What callers learn of a pipeline: what its first stages take, and what its last one gives.
 
     None while the model of a first stage is still being loaded. Raises `StageUnusable` as `find` does.
     """
-    found = {stage.name: await models.find(stage) for stage in spec.stages}
-    first = [found[stage.name].info for stage in spec.roots()]
+    by_stage = {stage.name: await models.find(stage) for stage in spec.stages}
+    first = [by_stage[stage.name].info for stage in spec.roots()]
     known = [info for info in first if info is not None]
     if len(known) < len(first):
         return None
     accepts = [kind for kind in (known[0].accepts if known else ("*/*",)) if all(kind in info.accepts for info in known)]
     result = spec.result()
-    last = found[result].info if isinstance(result, str) and result in found else None
+    last = by_stage[result].info if isinstance(result, str) and result in by_stage else None
     return VersionInfo(
         input_schema=known[0].input_schema if len(known) == 1 else None,
         output_schema=last.output_schema if last else None,

@@ -1,4 +1,4 @@
-"""Stands in for a child process in a slot: what it is given, the executor of a pipeline works on."""
+"""Stands in for a child process in a slot, and passes its batches to the executor of a pipeline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.workers.slot.child.events import BatchEnded, ChildReady, ChildUnlo
 from penstock.workers.slot.child.in_flight import InFlight
 
 _EXECUTOR = "executor"
-# In the place of why the batch was released: whose time its stamp tells.
+# Stands in a batch's stamp where batches of other models have the reason for their release.
 PIPELINE = "pipeline"
 _NEVER = float("inf")
 
@@ -92,11 +92,11 @@ class PipelineStandIn:
 
     def handle(self, source: str, mask: int, now: float) -> list[Event]:
         os.eventfd_read(self._signal)
-        found: list[Event] = []
+        events: list[Event] = []
         while self._executor.events:
             event = self._event(self._executor.events.popleft(), now)
-            found += [event] if event is not None else []
-        return found
+            events += [event] if event is not None else []
+        return events
 
     def _event(self, event: ExecutorEvent, now: float) -> Event | None:
         match event:
@@ -117,7 +117,7 @@ class PipelineStandIn:
         self._in_flight.give(batch, now)
 
     def pause(self, now: float, *, is_paused: bool) -> None:
-        """What a drive says of its progress replaces what it said before, so there is nothing to hold back."""
+        """Each report of a drive's progress replaces the one before, so there is nothing to hold back."""
         self.is_paused = is_paused
 
     def reload(self, now: float) -> None:

@@ -95,7 +95,7 @@ def _bounded(hint: Any, said: InputField, where: str) -> Any:
 
 
 def _read_as(hint: Any) -> Any:
-    """The annotation with types that can be read from JSON in the place of Cog's own."""
+    """The annotation, with types that can be read from JSON in place of Cog's own."""
     if isinstance(hint, type) and not typing.get_args(hint):
         if issubclass(hint, (pathlib.Path, io.IOBase)):
             return File
@@ -159,9 +159,9 @@ def _check_defaults(kind: type, where: str) -> None:
 
 
 def _defaults(kind: type) -> list[tuple[str, Any]]:
-    found = [(own.name, own.default) for own in msgspec.structs.fields(kind) if own.default is not msgspec.NODEFAULT]
+    plain = [(own.name, own.default) for own in msgspec.structs.fields(kind) if own.default is not msgspec.NODEFAULT]
     made = [own for own in msgspec.structs.fields(kind) if own.default_factory is not msgspec.NODEFAULT]
-    return found + [(own.name, own.default_factory()) for own in made]
+    return plain + [(own.name, own.default_factory()) for own in made]
 
 
 def _no_file(kind: type, value: Any) -> Any:

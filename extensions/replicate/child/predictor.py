@@ -28,21 +28,21 @@ _ITERATOR = {"x-cog-array-type": "iterator"}
 class PredictorModel:
     """The user's class as a model, not yet set up. Raises `HandlerLoadError` for a class that cannot be served."""
 
-    def __init__(self, found: type[BasePredictor]) -> None:
-        _check(found)
-        said = (found.__dict__.get("__doc__") or found.predict.__doc__ or "").strip()
-        self._found = found
-        self._taken = input_of(found.predict, f"{found.__name__}.predict")
-        self.label = found.__name__
+    def __init__(self, kind: type[BasePredictor]) -> None:
+        _check(kind)
+        said = (kind.__dict__.get("__doc__") or kind.predict.__doc__ or "").strip()
+        self._kind = kind
+        self._taken = input_of(kind.predict, f"{kind.__name__}.predict")
+        self.label = kind.__name__
         # One item at a time, so that each is answered as soon as it is done.
         self.attributes = ModelAttributes(max_batch_size=1, description=said)
         self.types = ItemTypes(self._taken.kind)
 
     def handler(self) -> Handler:
         """A new handler that makes the user's object in `initialize`."""
-        predictor = Predictor(self._found, self._taken)
+        predictor = Predictor(self._kind, self._taken)
         handler: FunctionHandler
-        if inspect.iscoroutinefunction(self._found.predict):
+        if inspect.iscoroutinefunction(self._kind.predict):
             handler = PredictorCoroutines(predictor.awaited)
         else:
             handler = PredictorStreams(predictor.steps) if predictor.is_iterator else PredictorItems(predictor.answer)
@@ -51,24 +51,24 @@ class PredictorModel:
         return handler
 
 
-def imported_predictor(found: type[BasePredictor], folder: Path) -> ImportedModel:
-    model = PredictorModel(found)
+def imported_predictor(kind: type[BasePredictor], folder: Path) -> ImportedModel:
+    model = PredictorModel(kind)
     return ImportedModel(model.label, folder, model.attributes, model.types, model.handler)
 
 
 class Predictor:
     """One instance of the user's class, and the calls of its `predict`."""
 
-    def __init__(self, found: type[BasePredictor], taken: PredictorInput) -> None:
-        self._found = found
+    def __init__(self, kind: type[BasePredictor], taken: PredictorInput) -> None:
+        self._kind = kind
         self._taken = taken
-        self._returns = typing.get_type_hints(found.predict).get("return", Any)
+        self._returns = typing.get_type_hints(kind.predict).get("return", Any)
         self._instance: BasePredictor | None = None
-        self.is_iterator = inspect.isgeneratorfunction(found.predict) or _origin(self._returns) in _ITERATORS
+        self.is_iterator = inspect.isgeneratorfunction(kind.predict) or _origin(self._returns) in _ITERATORS
 
     def set_up(self) -> Any:
         """Run `setup`. What it returns may have to be awaited."""
-        self._instance = self._found()
+        self._instance = self._kind()
         # Weights that are given at the start are a feature of Cog's own platform.
         takes_weights = "weights" in inspect.signature(self._instance.setup).parameters
         return self._instance.setup(weights=None) if takes_weights else self._instance.setup()
@@ -91,7 +91,7 @@ class Predictor:
         return made
 
     def output_schema(self) -> dict[str, Any] | None:
-        """That of the annotation; an iterator is a list, marked as Cog marks it."""
+        """The schema of the return annotation. An iterator is a list, marked as Cog marks it."""
         if not self.is_iterator:
             return output_schema(self._returns)
         inner = next(iter(typing.get_args(self._returns)), Any)
@@ -126,13 +126,13 @@ def _origin(hint: Any) -> Any:
     return typing.get_origin(hint) or hint
 
 
-def _check(found: type[BasePredictor]) -> None:
-    if found.predict is BasePredictor.predict:
-        raise HandlerLoadError(f"{found.__name__} has no predict method; add `def predict(self, ...)`")
+def _check(kind: type[BasePredictor]) -> None:
+    if kind.predict is BasePredictor.predict:
+        raise HandlerLoadError(f"{kind.__name__} has no predict method; add `def predict(self, ...)`")
     if (
-        inspect.isasyncgenfunction(found.predict)
-        or _origin(typing.get_type_hints(found.predict).get("return")) in _ASYNC_ITERATORS
+        inspect.isasyncgenfunction(kind.predict)
+        or _origin(typing.get_type_hints(kind.predict).get("return")) in _ASYNC_ITERATORS
     ):
         raise HandlerLoadError(
-            f"{found.__name__}.predict is async and yields; write a plain def that yields, or an async def that returns"
+            f"{kind.__name__}.predict is async and yields; write a plain def that yields, or an async def that returns"
         )

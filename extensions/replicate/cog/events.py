@@ -12,13 +12,13 @@ from penstock.gateway.jobs.events.encoding import HEARTBEAT, SSE
 from penstock.gateway.jobs.events.told import ToldEvent
 from penstock.job import Job
 
-_RESTARTED = "the prediction began anew, and what it yielded before no longer counts; read it from the start"
+_RESTARTED = "the prediction was restarted, and its earlier output no longer counts; read it from the start"
 # Gives the prediction of a job that has ended.
 View = Callable[[Job], Awaitable[dict[str, Any]]]
 
 
 class CogEvents:
-    """Makes the bytes of one response. Cog has no word for a stream that begins anew, so that one ends with an error."""
+    """Makes the bytes of one response. Cog has no event for a restarted stream, so such a stream ends with an error."""
 
     media_type = SSE
     first = b""

@@ -16,11 +16,11 @@ _SETUP = {"ready": "succeeded", "loading": "starting", "failed": "failed"}
 
 def health_view(entry: ModelEntry, workers: Iterable[WorkerInfo], stats: QueueStats | None) -> dict[str, Any]:
     """`stats` is None if the store cannot be reached."""
-    found = [(worker, slot) for worker in workers for slot in worker.slots if _serves(slot, entry)]
-    slots = [slot for _, slot in found]
+    serving = [(worker, slot) for worker in workers for slot in worker.slots if _serves(slot, entry)]
+    slots = [slot for _, slot in serving]
     view: dict[str, Any] = {"status": status_of_slots(slots, stats, entry), "version": {"cog": COG_VERSION}}
-    if found:
-        view["setup"] = _setup_view(*next((one for one in found if one[1].state == _leading_state(slots)), found[0]))
+    if serving:
+        view["setup"] = _setup_view(*next((one for one in serving if one[1].state == _leading_state(slots)), serving[0]))
     if stats is None:
         view["user_healthcheck_error"] = "the job store cannot be reached"
     return view

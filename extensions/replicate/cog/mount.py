@@ -107,7 +107,7 @@ class CogMount:
     async def health(self, model: str, caller: CallerParam) -> Response:
         entry, _ = await self._registry.find(model)
         stats: QueueStats | None = None
-        # The check is answered whatever it finds, and says it in its status.
+        # The check is always answered; its status says what it found.
         with suppress(StoreUnavailable):
             stats = await stats_of_model(self._store, entry)
         return json_response(health_view(entry, self._registry.workers, stats))
@@ -164,7 +164,7 @@ class StreamedResponse(Response):
         try:
             await self._write(send)
         except ClientGone:
-            # Nobody reads the response any more, and its job is cancelled.
+            # The client has left, and its job is cancelled.
             return
 
 

@@ -139,7 +139,7 @@ class CogPredictions:
 
         def encoder_of(job: JobId) -> CogEvents:
             own = submit.options.tags[0] if submit.options.tags else ""
-            return CogEvents(own.removeprefix(tag_of("")) or str(job), lambda found: self.view(found, base))
+            return CogEvents(own.removeprefix(tag_of("")) or str(job), lambda job_now: self.view(job_now, base))
 
         with self._streaming(submit.caller):
             if known is not None:
@@ -170,9 +170,9 @@ class CogPredictions:
         absent = NotFound(f"model {entry.name!r} has no prediction {prediction_id[:80]!r}")
         if not is_prediction_id(prediction_id):
             raise absent
-        found = await self._newest(entry, prediction_id, caller)
-        if found is not None:
-            return found
+        newest_job = await self._newest(entry, prediction_id, caller)
+        if newest_job is not None:
+            return newest_job
         try:
             job = parse_job_id(prediction_id)
         except MalformedId:
@@ -185,8 +185,8 @@ class CogPredictions:
     async def _newest(self, entry: ModelEntry, prediction_id: str, caller: Caller) -> Job | None:
         """The newest prediction of this id that the caller may see."""
         tag, queues = tag_of(prediction_id), queues_of_model(entry.info)
-        found, _ = await newest(self._store, queues, JobIndex.TAGGED, caller, before=None, limit=1, tag=tag)
-        return next(iter(await records(self._store, found)), None)
+        ids, _ = await newest(self._store, queues, JobIndex.TAGGED, caller, before=None, limit=1, tag=tag)
+        return next(iter(await records(self._store, ids)), None)
 
 
 def _require_stream(model: str, version: VersionEntry) -> None:

@@ -27,21 +27,21 @@ class CogRequest(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def cog_request(value: Any, named: str = "") -> CogRequest:
-    """`named`: the id in the path, which the result has. Raises `InvalidInput` or `BadRequest` for what cannot be meant."""
-    found = read_body(value, CogRequest)
-    if found.output_file_prefix:
+    """`named`: the id in the path, which the result gets. Raises `InvalidInput` or `BadRequest` for a wrong body."""
+    request = read_body(value, CogRequest)
+    if request.output_file_prefix:
         raise InvalidInput(
             "output_file_prefix is not supported by this path",
             errors=[{"pointer": "/output_file_prefix", "detail": "must be left out"}],
             hint="Files stand in the answer as data URLs, or as links.",
         )
-    if named and found.id not in (None, named):
-        raise InvalidInput(f"the body names the id {found.id[:80]!r}, and the path another one")
+    if named and request.id not in (None, named):
+        raise InvalidInput(f"the body names the id {request.id[:80]!r}, and the path another one")
     if named:
-        found.id = named
-    if found.id is not None and not is_prediction_id(found.id):
-        raise BadRequest(f"an id has 1 to 60 characters of A-Z a-z 0-9 . _ : = -, and {found.id[:80]!r} is none")
-    return found
+        request.id = named
+    if request.id is not None and not is_prediction_id(request.id):
+        raise BadRequest(f"an id has 1 to 60 characters of A-Z a-z 0-9 . _ : = -, and {request.id[:80]!r} is none")
+    return request
 
 
 def is_prediction_id(text: str) -> bool:

@@ -67,8 +67,8 @@ class ReplicateCatalog:
         return json_response({"previous": None, "next": None, "results": views})
 
     async def version(self, owner: str, name: str, version: str) -> Response:
-        entry, found = await self._registry.find(name, split_version(version)[1])
-        return json_response(version_view(entry, found))
+        entry, served = await self._registry.find(name, split_version(version)[1])
+        return json_response(version_view(entry, served))
 
     async def create(self, request: Request, caller: CallerParam) -> Response:
         form = UploadForm(request.headers.get("content-type", ""), CONTENT)
@@ -77,8 +77,8 @@ class ReplicateCatalog:
 
     async def page(self, request: Request, caller: CallerParam) -> Response:
         base = base_url(request, self._root)
-        found = await asyncio.to_thread(self._own, caller)
-        return json_response({"previous": None, "next": None, "results": [file_view(record, base) for record in found]})
+        records = await asyncio.to_thread(self._own, caller)
+        return json_response({"previous": None, "next": None, "results": [file_view(record, base) for record in records]})
 
     async def one(self, file_id: str, request: Request, caller: CallerParam) -> Response:
         record = await visible_file(self._files, file_id, caller)

@@ -27,12 +27,12 @@ class UploadedInputs:
         self._most_bytes = most_bytes
 
     async def resolved(self, value: dict[str, Any], base: str, caller: Caller) -> dict[str, Any]:
-        """The input with data URLs in the place of links to files of the caller.
+        """The input, with data URLs in place of links to the caller's files.
 
         Raises `NotFound` for a file that is not the caller's, `TooLarge` if all files have more than `most_bytes`,
         `GatewayBusy` if there is no memory for them now.
         """
-        ids = dict.fromkeys(found for text in _texts(value) if (found := _file_id(text, base)))
+        ids = dict.fromkeys(id for text in _texts(value) if (id := _file_id(text, base)))
         if not ids:
             return value
         records = [await visible_file(self._files, file_id, caller) for file_id in ids]
@@ -56,8 +56,8 @@ def _file_id(text: str, base: str) -> str:
     """The id of the file that a link of this gateway names; empty for any other text."""
     if not text.startswith(base):
         return ""
-    found = _FILE.fullmatch(text, len(base))
-    return found[1] if found else ""
+    match = _FILE.fullmatch(text, len(base))
+    return match[1] if match else ""
 
 
 def _texts(value: Any) -> Iterator[str]:

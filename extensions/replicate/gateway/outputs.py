@@ -1,4 +1,4 @@
-"""The output of a job as a prediction shows it: its JSON, with a data URL or a link in the place of each file."""
+"""The output of a job as a prediction shows it: its JSON, with a data URL or a link in place of each file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from penstock.inputs.file import File, data_url
 from penstock.outputs.bundle import BUNDLE_MEDIA, REFERENCE
 from penstock.outputs.media import split_filename
 
-# Files stand in the answer up to this size in all. Clients ask again and again, so what is larger is a link.
+# Files stand in the answer up to this size in all. Clients poll, so larger ones become links.
 INLINE_BYTES = 256 * 1024
-# JSON that is larger is a link, too.
+# Larger JSON becomes a link, too.
 MOST_JSON_BYTES = 4 * 1024 * 1024
 
 
 async def shown_output(results: ResultReader, end: Push, base: str, *, inline_bytes: int = INLINE_BYTES) -> Any:
-    """A value for orjson, with links in the place of files beyond `inline_bytes`. Raises `Gone` after the retention."""
+    """A value for orjson, with links in place of files beyond `inline_bytes`. Raises `Gone` after the retention."""
     media, reader = await results.opened(end)
     link = result_url(end.id, base)
     if media == BUNDLE_MEDIA:
@@ -48,7 +48,7 @@ async def _with_links(reader: BlobReader, link: str, inline_bytes: int) -> Any:
 
 
 def _replaced(value: Any, token: str, urls: list[str]) -> Any:
-    """The value with the address of each file in the place of the reference to it."""
+    """The value with the address of each file in place of the reference to it."""
     if isinstance(value, list):
         return [_replaced(own, token, urls) for own in value]
     if not isinstance(value, dict):

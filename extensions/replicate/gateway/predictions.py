@@ -132,9 +132,9 @@ class Predictions:
         caller: CallerParam,
         cursor: Annotated[str | None, Query(description="Of the `next` of the page before.")] = None,
     ) -> Response:
-        found, base = await self._list.page(caller, after=cursor, limit=_PAGE), base_url(request, self._root)
-        following = f"{base}{PREFIX}/predictions?cursor={found.next_after}" if found.next_after else None
-        views = [prediction_view(job, base, streams=self._streams(job)) for job in found.jobs]
+        listed, base = await self._list.page(caller, after=cursor, limit=_PAGE), base_url(request, self._root)
+        following = f"{base}{PREFIX}/predictions?cursor={listed.next_after}" if listed.next_after else None
+        views = [prediction_view(job, base, streams=self._streams(job)) for job in listed.jobs]
         return json_response({"previous": None, "next": following, "results": views})
 
     async def one(self, job_id: str, request: Request, caller: CallerParam) -> Response:
@@ -232,20 +232,20 @@ class Predictions:
 
     async def _so_far(self, job: JobId) -> list[Any]:
         """What a running job has yielded, up to `_MOST_CHUNKS`. Clients read the list again, and take what is new in it."""
-        found: list[bytes] = []
+        chunks: list[bytes] = []
         mark = ""
-        while len(found) < _MOST_CHUNKS:
-            look = await self._store.follow(job, mark=mark, seen=len(found), limit=_PART)
+        while len(chunks) < _MOST_CHUNKS:
+            look = await self._store.follow(job, mark=mark, seen=len(chunks), limit=_PART)
             if look is None:
                 break
             part = look.stream
             if part.mark != mark:
-                # Another attempt yields now: what was read is no part of its stream.
-                found, mark = [], part.mark
-            found += part.chunks
+                # Another attempt yields now, and the chunks read so far are not part of its stream.
+                chunks, mark = [], part.mark
+            chunks += part.chunks
             if len(part.chunks) < _PART:
                 break
-        return [orjson.Fragment(chunk) for chunk in found]
+        return [orjson.Fragment(chunk) for chunk in chunks]
 
     async def _input(self, job: Job) -> Any:
         """The input while it is stored, unless it is large: it would be sent with every answer."""
@@ -262,6 +262,6 @@ class Predictions:
 
 def base_url(request: Request, root: str) -> str:
     """The address by which the caller reached this gateway. A proxy that speaks TLS for it says so in X-Forwarded-Proto."""
-    # Whoever sends another word gets links of its own choice, and no other caller reads them.
+    # A caller that sends another value changes only the links in its own response.
     said = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
     return f"{said if said in ('http', 'https') else request.url.scheme}://{request.headers.get('host', '')}{root}"

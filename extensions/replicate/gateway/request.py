@@ -30,13 +30,13 @@ class PredictionRequest(Struct, forbid_unknown_fields=True, kw_only=True):
 
 def prediction_request(value: Any, *, needs_version: bool) -> PredictionRequest:
     """Raises `InvalidInput` with the place of the fault."""
-    found = read_body(value, PredictionRequest)
-    if needs_version != bool(found.version):
+    request = read_body(value, PredictionRequest)
+    if needs_version != bool(request.version):
         raise InvalidInput(
             "the body has no version" if needs_version else "this path names the model; the body has no version",
             hint='For instance {"version": "MODEL:VERSION", "input": {...}}' if needs_version else None,
         )
-    return found
+    return request
 
 
 # `start` and `output` have no event of their own: the prediction shows both with the next of the other two.
@@ -68,9 +68,9 @@ def wanted_letters(url: str, events: list[str] | None, body: str) -> str:
 def wait_s(prefer: str) -> float:
     """How long the answer to a create may wait, at most `MAX_WAIT_S`; 0: not at all."""
     for item in prefer.split(","):
-        found = _WAIT.fullmatch(item.strip())
-        if found is not None:
-            return MAX_WAIT_S if found[1] is None else min(float(found[1]), MAX_WAIT_S)
+        match = _WAIT.fullmatch(item.strip())
+        if match is not None:
+            return MAX_WAIT_S if match[1] is None else min(float(match[1]), MAX_WAIT_S)
     return 0.0
 
 

@@ -16,7 +16,7 @@ from penstock.gateway.jobs.events.follow import JobFollower
 from penstock.gateway.jobs.events.told import ToldEvent
 from penstock.job import JobId
 
-_RESTARTED = "the prediction began anew, and what it yielded before no longer counts; read it from the start"
+_RESTARTED = "the prediction was restarted, and its earlier output no longer counts; read it from the start"
 
 
 class PredictionStream:

@@ -14,11 +14,11 @@ from penstock.job import Job, JobId, JobState
 
 PREFIX = "/replicate/v1"
 _STATUS = {"queued": "starting", "running": "processing", "cancelled": "canceled", "expired": "canceled"}
-# Behind it stands the id that a caller of Cog's protocol gave its prediction, among the tags of the job.
+# The prefix of the job's tag with the id that a caller of Cog's protocol gave its prediction.
 COG_TAG = "cog:"
 _EXPIRED = "The deadline of the prediction passed before it finished."
 _BAR = 20
-# Nobody keeps when a version came, and the client wants a moment.
+# The time at which a version was added is not recorded, and the client requires one.
 _NO_MOMENT = "1970-01-01T00:00:00Z"
 
 

@@ -1,7 +1,7 @@
 """Decides about canaries: reads what the store has counted, and moves the split by compare-and-set.
 
-Every gateway does this at every refresh, and any of them may be killed anywhere: what is to be done follows from the store's
-record, figures and clock alone, and of two gateways that find the same, the second one's swap fails.
+Every gateway does this at every refresh, and any of them may be killed anywhere. A decision follows from the store's record,
+figures and clock alone. If two gateways decide the same, the second one's swap fails.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class CanaryJudge:
     def __init__(self, store: AsyncStore, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
-        # Since when (monotonic) a canary has had no ready worker, by model and version.
+        # When a canary was first seen without a ready worker (monotonic), by model and version.
         self._unready: dict[tuple[str, str], float] = {}
         self._looked_at = clock()
 
-    async def judge(self, found: Mapping[str, StoredRollout], entries: Sequence[ModelEntry]) -> None:
-        """Move the canaries that are due. `found` are the rollouts from which the entries were made.
+    async def judge(self, rollouts: Mapping[str, StoredRollout], entries: Sequence[ModelEntry]) -> None:
+        """Move the canaries that are due. `rollouts` are the rollouts from which the entries were made.
 
         Raises `StoreUnavailable`; what is left is moved at the next refresh.
         """
@@ -60,7 +60,7 @@ class CanaryJudge:
         failures = []
         for entry, split, canary in looked:
             unready_s = self._unready_s(entry, canary.version)
-            stored = found.get(entry.name)
+            stored = rollouts.get(entry.name)
             if stored is None:
                 continue
             try:
@@ -72,18 +72,18 @@ class CanaryJudge:
             raise failures[0]
 
     def _forget_if_blind(self) -> None:
-        """Who was frozen, or had no store, knows of no worker that came back meanwhile, and begins to count anew."""
+        """A gateway that was frozen or had no store may have missed a worker's return, so it restarts its counts."""
         now, before = self._clock(), self._looked_at
         self._looked_at = now
         if now - before > _BLIND_S:
             self._unready.clear()
 
-    async def _judge(self, split: Split, canary: Canary, info: ModelInfo, found: StoredRollout, *, unready_s: float) -> None:
+    async def _judge(self, split: Split, canary: Canary, info: ModelInfo, stored: StoredRollout, *, unready_s: float) -> None:
         said, now = await verdict_now(self._store, info, split, canary, unready_s=unready_s)
         if said.move is Move.STAY:
             return
         after = split.moved(canary, said, now)
-        if await self._store.swap_rollout(info.name, found, _moved(found.rollout, after)):
+        if await self._store.swap_rollout(info.name, stored, _moved(stored.rollout, after)):
             _log(info.name, after)
 
     def _unready_s(self, entry: ModelEntry, version: str) -> float:
@@ -97,15 +97,15 @@ class CanaryJudge:
 
 
 def is_deciding(entry: ModelEntry) -> bool:
-    """Whether a canary of the model is to be looked at."""
-    found = split_in(entry)
-    return found is not None and found.split.is_deciding
+    """Whether the model has a canary to decide about."""
+    own = split_in(entry)
+    return own is not None and own.split.is_deciding
 
 
 async def verdict_now(
     store: AsyncStore, info: ModelInfo, split: Split, canary: Canary, *, unready_s: float = 0.0
 ) -> tuple[Verdict, float]:
-    """What is to be done with the canary, and the moment of it by the store's clock. Raises `StoreUnavailable`."""
+    """What to do with the canary, and the time of that decision by the store's clock. Raises `StoreUnavailable`."""
     figures = figures_of(await counts_of(store, info, split.figures))
     own = figures.get(canary.version, VersionFigures())
     # A version of no weight may be the shadow, whose copies wait behind all other work.
@@ -115,7 +115,7 @@ async def verdict_now(
 
 
 def _moved(rollout: Rollout, split: Split) -> Rollout:
-    """A promoted version is the default: runs, and all who name no version after the split has ended, get it too."""
+    """A promoted version becomes the default, so runs and later requests that name no version get it too."""
     canary = split.canary
     promoted = canary is not None and canary.state is CanaryState.PROMOTED
     changed = rollout.divide(kept_split(split))

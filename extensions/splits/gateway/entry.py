@@ -22,7 +22,7 @@ _KEY = b"idempotency-key"
 @dataclass(frozen=True, slots=True)
 class SplitEntry:
     """`versions` are those that get requests now; the ends of their jobs are counted under the split's figures. `shadow` is the
-    version for copies; None without one, and while nobody serves it.
+    version for copies; None without one, and while no worker serves it.
     """
 
     model: str
@@ -33,8 +33,8 @@ class SplitEntry:
     header: bytes
 
     def choose(self, headers: Headers) -> VersionEntry:
-        """By the sticky header, else by the idempotency key, else by chance. A repeat is then mostly checked by its first
-        job's version; that it gets its first job is the store's doing.
+        """By the sticky header, else by the idempotency key, else by chance. A repeat is then usually checked by the version of
+        its first job, which the store returns.
         """
         said = {name: value for name, value in headers if name in (self.header, _KEY)}
         value = said.get(self.header) or said.get(_KEY)
@@ -44,7 +44,7 @@ class SplitEntry:
         return self.versions[name]
 
     def is_copied(self) -> bool:
-        """Whether the next request is one of those that the shadow gets."""
+        """Whether the shadow gets a copy of the next request."""
         shadow = self.split.shadow
         return shadow is not None and self.shadow is not None and random.random() * 100.0 < shadow.share
 

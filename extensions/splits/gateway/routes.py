@@ -89,7 +89,7 @@ class SplitRoutes:
         return json_response(await self._service().divide(model, await read_object(request)))
 
     async def show(self, model: str, caller: CallerParam) -> Response:
-        """Who gets which share now, what was decided and why, and how the jobs of each version ended."""
+        """The share of each version, what was decided and why, and how the jobs of each version ended."""
         return json_response(await self._service().view(model))
 
     async def end(self, model: str, caller: CallerParam) -> Response:

@@ -21,7 +21,7 @@ from penstock.gateway.models.changes import change_rollout
 from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.model_spec import ModelInfo
 
-# Eight characters: the watchers of a record, of which this is one, are to stay short.
+# Eight characters: this is one of the watchers of a record, which should stay short.
 _ID_BYTES = 4
 _COPIES = ("dropped", "refused", *(match.value for match in Match))
 
@@ -56,13 +56,13 @@ class SplitService:
         """Raises `NotFound` for a model without a split."""
         await self._registry.look_again()
         entry, _ = await self._registry.find(model)
-        if (found := split_in(entry)) is None:
+        if (own := split_in(entry)) is None:
             raise _no_split(model)
-        return await self._view(entry, found.split)
+        return await self._view(entry, own.split)
 
     def _kept(self, model: str) -> dict[str, Any]:
-        found = self._registry.rollouts.get(model)
-        return found.rollout.split if found else {}
+        stored = self._registry.rollouts.get(model)
+        return stored.rollout.split if stored else {}
 
     async def _view(self, entry: ModelEntry, split: Split) -> dict[str, Any]:
         figures = figures_of(await counts_of(self._store, entry.info, split.figures))
@@ -83,8 +83,8 @@ class SplitService:
     ) -> dict[str, Any]:
         counts = await counts_of(self._store, info, id)
         compared = {what: counts.get(f"shadow,{what}", 0) for what in _COPIES}
-        found = _row(figures.get(shadow.version), shadow.share)
-        return {"version": shadow.version, "tolerance": shadow.tolerance, **found, "compared": compared}
+        row = _row(figures.get(shadow.version), shadow.share)
+        return {"version": shadow.version, "tolerance": shadow.tolerance, **row, "compared": compared}
 
     async def _canary_view(self, info: ModelInfo, split: Split, canary: Canary) -> dict[str, Any]:
         view: dict[str, Any] = {
@@ -107,19 +107,19 @@ class SplitService:
 
 
 def _ready_slots(entry: ModelEntry, version: str) -> int:
-    found = entry.versions.get(version)
-    return found.capacity.ready_slots if found else 0
+    served = entry.versions.get(version)
+    return served.capacity.ready_slots if served else 0
 
 
 def _row(figures: VersionFigures | None, share: float) -> dict[str, Any]:
-    found = figures or VersionFigures()
+    known = figures or VersionFigures()
     return {
         "share": round(share, 6),
-        "jobs": found.samples,
-        "errors": found.errors,
-        "error_rate": found.error_rate if found.samples else None,
-        "p50_s": found.quantile_s(0.5),
-        "p99_s": found.p99_s,
+        "jobs": known.samples,
+        "errors": known.errors,
+        "error_rate": known.error_rate if known.samples else None,
+        "p50_s": known.quantile_s(0.5),
+        "p99_s": known.p99_s,
     }
 
 

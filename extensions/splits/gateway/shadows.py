@@ -1,7 +1,7 @@
 """Copies of requests for a split's shadow: submitted in bulk behind the request, compared with it, never answered.
 
-All is bounded: how many copies are under way, how much they hold, how long the queue may be. What does not fit is dropped and
-counted. A copy whose gateway ends before it is not compared; its job ends as any other.
+The number of copies under way, their size and the length of the queue are bounded. Copies beyond a bound are dropped and
+counted. A copy that outlives its gateway is not compared; its job ends as any other.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 SHADOW_TAG = "shadow"
-# Of one gateway process; so they hold at most 64 MiB of inputs and as much of outputs.
+# Bounds of one gateway process: its copies hold at most 64 MiB of inputs and 64 MiB of outputs.
 MOST_COPIES = 64
 MOST_BYTES = 1 << 20
-# Copies wait behind all other work, and those for which no worker finds time are not worth an hour of a queue.
+# Copies wait behind all other work. One that no worker has run by then is not worth a longer wait.
 WITHIN_S = 600.0
 KEPT_S = 3_600.0
 # No copies for a queue that is this full.
@@ -93,14 +93,14 @@ class Shadows:
                 log.info("shadow_differs", **fields, copy=str(copy), match=match.value)
 
     async def _match(self, waiter: Waiter, job: JobId, copy: JobId, tolerance: float) -> Match:
-        """How the ends compare. `LOST` if one of them cannot be read, or nobody wanted the original any more."""
+        """How the ends compare. `LOST` if one of them cannot be read, or the original was cancelled."""
         try:
             async with asyncio.timeout(WITHIN_S):
                 one, other = await self._ends(waiter, job, copy)
             if one is None or other is None or one.state is JobState.CANCELLED:
                 await self._store.cancel(copy)
                 return Match.LOST
-            # A copy that failed is nobody's to repair, so it leaves the inbox.
+            # No operator has to repair a failed copy, so it leaves the inbox.
             await self._store.dismiss([copy])
         except (TimeoutError, PenstockError):
             return Match.LOST
@@ -119,10 +119,10 @@ class Shadows:
         return ends[job], ends[copy]
 
     async def _end(self, job: JobId) -> JobEnd | None:
-        found = await self._store.result(job)
-        if found is None:
+        ended = await self._store.result(job)
+        if ended is None:
             return None
-        record, output = found
+        record, output = ended
         if record.state is not JobState.SUCCEEDED or output is None:
             return JobEnd(record.state, record.error.code if record.error else "")
         try:
@@ -131,12 +131,12 @@ class Shadows:
             return None
 
     def _bytes(self, output: Payload) -> bytes:
-        """The output, or a digest of a large one, whose equality alone is then looked at."""
+        """The output, or a digest of a large one, which is compared for equality only."""
         data = self._blobs.get(output.blob) if output.blob else output.data
         return data if len(data) <= MOST_BYTES else hashlib.sha256(data).digest()
 
     def _count(self, request: SubmitRequest, what: str) -> None:
-        """Counts are sent together, so that many drops of one moment cost one call."""
+        """Counts are sent together, so that many drops at one moment cost one call."""
         self._counts.setdefault((request.model.name, _split(request).id), Counter())[what] += 1
         if self._flush is None or self._flush.done():
             self._flush = asyncio.create_task(self._send_counts())
@@ -145,15 +145,15 @@ class Shadows:
         while self._counts:
             await asyncio.sleep(_FLUSH_S)
             counts, self._counts = self._counts, {}
-            for (model, split), found in counts.items():
+            for (model, split), of_split in counts.items():
                 try:
-                    await self._store.run(count_split(model, split, found))
+                    await self._store.run(count_split(model, split, of_split))
                 except PenstockError as error:
-                    log.warning("shadow_uncounted", model=model, reason=error.message, **_words(found))
+                    log.warning("shadow_uncounted", model=model, reason=error.message, **_words(of_split))
 
 
 def copied(request: SubmitRequest) -> SubmitRequest:
-    """The request as its copy is stored: in bulk, of no owner and so of nobody's quota, under a tag by which it is found."""
+    """The request as its copy is stored: in bulk, without an owner and so outside all quotas, with a tag to find it by."""
     split = split_in(request.model)
     assert split is not None
     assert split.shadow is not None
@@ -174,9 +174,9 @@ def copied(request: SubmitRequest) -> SubmitRequest:
 
 
 def _split(request: SubmitRequest) -> Split:
-    found = split_in(request.model)
-    assert found is not None
-    return found.split
+    own = split_in(request.model)
+    assert own is not None
+    return own.split
 
 
 def _tolerance(request: SubmitRequest) -> float:

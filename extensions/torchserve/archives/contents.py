@@ -37,19 +37,19 @@ class ArchiveContents:
 def read_archive(path: Path, *, handler: str = "", stem: str = "", limits: ArchiveLimits | None = None) -> ArchiveContents:
     """Reads a packed archive or a folder. Raises `BadArchive` with every fault.
 
-    `handler` stands over that of the manifest. `stem`: the name of a model without a manifest, by default that of its file.
+    `handler` overrides that of the manifest. `stem`: the name of a model without a manifest, by default that of its file.
 
-    Of a tar.gz everything has to be unpacked in memory, piece by piece, up to its end.
+    A tar.gz has to be decompressed up to its end, piece by piece in memory.
     """
     if path.is_dir():
-        found = _read_folder(path, stem or archive_stem(path))
+        contents = _read_folder(path, stem or archive_stem(path))
     else:
-        found = _read_packed(path, stem or archive_stem(path), limits or ArchiveLimits())
-    found = replace(found, manifest=replace(found.manifest, handler=handler or found.manifest.handler))
-    faults = absent_members(found.manifest, found.has)
+        contents = _read_packed(path, stem or archive_stem(path), limits or ArchiveLimits())
+    contents = replace(contents, manifest=replace(contents.manifest, handler=handler or contents.manifest.handler))
+    faults = absent_members(contents.manifest, contents.has)
     if faults:
-        raise BadArchive(f"{path}: {'; '.join(faults)}", hint="pack it anew with the file")
-    return found
+        raise BadArchive(f"{path}: {'; '.join(faults)}", hint="pack it again with the file")
+    return contents
 
 
 def archive_file(path: Path, contents: ArchiveContents, name: str) -> bytes:
@@ -61,18 +61,18 @@ def archive_file(path: Path, contents: ArchiveContents, name: str) -> bytes:
 
 
 def _read_packed(path: Path, stem: str, limits: ArchiveLimits) -> ArchiveContents:
-    # The manifest lies at the top, or in the one folder of a tar.gz.
-    files, found = members_of_archive(
+    # The manifest lies at the top, or in the only folder of a tar.gz.
+    files, manifests = members_of_archive(
         path, limits, lambda name: name == MANIFEST or name.partition("/")[2] == MANIFEST, MAX_MANIFEST_BYTES
     )
     root = root_of(files)
     below = f"{root}/" if root else ""
-    manifest = _manifest(found.get(below + MANIFEST), str(path), stem)
+    manifest = _manifest(manifests.get(below + MANIFEST), str(path), stem)
     config: dict[str, Any] = {}
     name = below + manifest.config_file
     if manifest.config_file and name in files:
-        _, found = members_of_archive(path, limits, lambda file: file == name, MAX_CONFIG_BYTES)
-        config = read_config(found[name], manifest.config_file, str(path))
+        _, configs = members_of_archive(path, limits, lambda file: file == name, MAX_CONFIG_BYTES)
+        config = read_config(configs[name], manifest.config_file, str(path))
     return ArchiveContents(manifest, config, root, lambda file: below + file in files)
 
 
@@ -84,15 +84,15 @@ def members_of_archive(
     Raises `BadArchive` for an archive that is unsafe or damaged.
     """
     files: set[str] = set()
-    found: dict[str, bytes] = {}
+    wanted: dict[str, bytes] = {}
     with path.open("rb") as file:
         for name, kind, chunks in packed_members(file, MemberCheck(str(path), path.stat().st_size, limits)):
             if kind is MemberKind.FOLDER:
                 continue
             files.add(name)
             if is_wanted(name):
-                found[name] = _up_to(chunks, max_bytes)
-    return frozenset(files), found
+                wanted[name] = _up_to(chunks, max_bytes)
+    return frozenset(files), wanted
 
 
 def _up_to(chunks: Any, max_bytes: int) -> bytes:

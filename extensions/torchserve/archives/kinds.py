@@ -1,4 +1,4 @@
-"""Which sources are model archives, and what the names in them mean. Cheap: whoever serves other models asks this too."""
+"""Which sources are model archives, and what the names in them mean. Cheap, because this is asked of every model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def archive_stem(path: Path) -> str:
 
 
 def root_of(paths: Collection[str]) -> str:
-    """The one folder that all files lie in; empty if there is none. A folder with the manifest is never it."""
+    """The one folder that all files lie in; empty if there is none. Folders of a manifest do not count."""
     firsts = {path.partition("/")[0] for path in paths}
     if len(firsts) != 1 or any("/" not in path for path in paths):
         return ""

@@ -69,7 +69,7 @@ def read_manifest(data: bytes, archive: str) -> ArchiveManifest:
 
 
 def absent_manifest(stem: str, handler: str = "") -> ArchiveManifest:
-    """What TorchServe takes for granted of an archive without a manifest. `handler`: the server's default one."""
+    """What TorchServe assumes of an archive without a manifest. `handler`: the server's default one."""
     model = {"modelName": stem, "modelVersion": "1.0", "handler": handler}
     return ArchiveManifest(stem, handler=handler, whole={"model": model, "runtime": "python"})
 
@@ -93,19 +93,19 @@ def absent_members(manifest: ArchiveManifest, has: Callable[[str], bool]) -> lis
     return faults
 
 
-_HINT = "pack it anew with torch-model-archiver"
+_HINT = "pack it again with torch-model-archiver"
 
 
 def _object(data: bytes, archive: str) -> dict[str, Any]:
     if len(data) > MAX_MANIFEST_BYTES:
         raise BadArchive(f"{archive}: {MANIFEST} has more than {MAX_MANIFEST_BYTES:,} bytes", hint=_HINT)
     try:
-        found = json.loads(data.decode("utf-8-sig"))
+        parsed = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise BadArchive(f"{archive}: {MANIFEST} is not valid JSON: {error}", hint=_HINT) from error
-    if not isinstance(found, dict):
-        raise BadArchive(f"{archive}: {MANIFEST} is not a JSON object but {type(found).__name__}", hint=_HINT)
-    return found
+    if not isinstance(parsed, dict):
+        raise BadArchive(f"{archive}: {MANIFEST} is not a JSON object but {type(parsed).__name__}", hint=_HINT)
+    return parsed
 
 
 def _text_faults(model: Mapping[str, Any]) -> list[str]:

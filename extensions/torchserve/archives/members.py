@@ -13,7 +13,7 @@ from enum import StrEnum
 from penstock.errors import BadArchive
 from penstock.words import size
 
-_REPACK = "pack it anew with torch-model-archiver, and trust no file whose origin you do not know"
+_REPACK = "pack it again with torch-model-archiver, and trust no file whose origin you do not know"
 _NAME_BYTES = 255
 _PATH_BYTES = 1024
 
@@ -80,7 +80,7 @@ class MemberCheck:
         return path
 
     def check_unpacked(self, written_bytes: int) -> None:
-        """`written_bytes` came out so far, whatever the archive said of its sizes."""
+        """`written_bytes` came out so far; the sizes that the archive states are not trusted."""
         if written_bytes > self.allowed_bytes:
             raise self._too_large()
 

@@ -13,7 +13,7 @@ _MAX_VALUES = 100_000
 # Mappings that others merge (`<<: *name`) are written out in each, so that a few lines could become billions of members: how
 # many one mapping may merge, and how many members all those that merge may have together.
 _MAX_MERGED, _MAX_MEMBERS = 100, 10_000
-# Of one number. Reading some ways of writing it takes time that grows with the square of its length.
+# The longest number. Some notations take time that grows with the square of their length.
 _MAX_NUMBER_CHARS = 400
 _MERGE = "tag:yaml.org,2002:merge"
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
@@ -23,37 +23,37 @@ def read_config(data: bytes, name: str, archive: str) -> dict[str, Any]:
     """The whole file; empty if it holds nothing. Raises `BadArchive`."""
     if len(data) > MAX_CONFIG_BYTES:
         raise BadArchive(f"{archive}: {name} has more than {MAX_CONFIG_BYTES:,} bytes", hint="keep data in a file of its own")
-    found = read_yaml(data, f"{archive}: {name}")
-    if found is None:
+    parsed = read_yaml(data, f"{archive}: {name}")
+    if parsed is None:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise BadArchive(
-            f"{archive}: {name} holds {type(found).__name__}, not settings", hint="write lines such as batchSize: 8"
+            f"{archive}: {name} holds {type(parsed).__name__}, not settings", hint="write lines such as batchSize: 8"
         )
-    return {str(key): value for key, value in found.items()}
+    return {str(key): value for key, value in parsed.items()}
 
 
 def read_yaml(data: bytes, where: str) -> Any:
     """The values of a YAML document. Raises `BadArchive`."""
     try:
-        # Few models have such a file, so nobody else pays for the library.
+        # Few models have such a file, so the library is loaded only for these.
         import yaml
     except ImportError as missing:
         raise BadArchive(f"{where} cannot be read: {missing}", hint=install_hint("torchserve")) from missing
     try:
-        found = _bounded_loader()(data).get_single_data()
+        parsed = _bounded_loader()(data).get_single_data()
     except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
         # The last three are what the library raises for tags that do not fit what follows them, as in `!!bool maybe`.
         raise BadArchive(f"{where} is not valid YAML: {' '.join(str(error).split())}", hint="correct the file") from error
     except RecursionError as error:
         raise BadArchive(f"{where} nests too deep to be read", hint="write it with fewer levels") from error
-    _check_extent(found, where)
-    return found
+    _check_extent(parsed, where)
+    return parsed
 
 
 @cache
 def _bounded_loader() -> Any:
-    """The library's loader of plain values, which refuses what would take long before it does it."""
+    """The library's loader of plain values, which refuses an expensive document before it builds the values."""
     import yaml
 
     class BoundedLoader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no types

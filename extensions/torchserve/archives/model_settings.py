@@ -1,4 +1,4 @@
-"""Translates `model-config.yaml` into settings of a model. Pure. Every key is in the report, whatever becomes of it."""
+"""Translates `model-config.yaml` into settings of a model. Pure. Every key is in the report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from penstock.extensions.torchserve.archives.parity import Parity, SettingParity, TranslatedSettings
 from penstock.model_spec import MAX_BATCH_SIZE
 
-# What TorchServe takes for granted of every model, and what penstock takes for other models is different.
+# TorchServe's defaults for every model, which differ from penstock's.
 ARCHIVE_DEFAULTS: Mapping[str, Any] = {"max_batch_size": 1, "max_wait_s": 0.1, "max_run_s": 120.0, "request_headers": ("*",)}
 _FOR_HANDLER = "the handler reads it from context.model_yaml_config"
 _ENGINE = "it schedules the tokens of language models; serve the model with an engine that is made for them"
@@ -37,15 +37,15 @@ def model_settings(config: Mapping[str, Any]) -> TranslatedSettings:
     for key, value in config.items():
         if key in _DEVICE_KEYS:
             continue
-        found, one = _translated(key, value)
-        values |= found
+        own, one = _translated(key, value)
+        values |= own
         report.append(one)
-    found, devices = _devices(config)
-    return TranslatedSettings(values | found, [*report, *devices])
+    own, devices = _devices(config)
+    return TranslatedSettings(values | own, [*report, *devices])
 
 
 def refused_settings(archive: str, refused: Sequence[str]) -> str:
-    """The message for an archive that asks for what cannot be left out."""
+    """The message for an archive with settings that penstock can neither serve nor ignore."""
     return f"{archive}: its model-config.yaml asks for what penstock does not do: {'; '.join(refused)}"
 
 
@@ -68,8 +68,8 @@ def _by_rule(key: str, value: Any, rule: _Rule) -> tuple[dict[str, Any], Setting
         parity = Parity.IGNORED if rule.parity is Parity.IGNORED else Parity.HONOURED
         return {}, SettingParity(key, value, parity, why=rule.why if parity is rule.parity else "")
     name, _, option = rule.ours.partition(".")
-    found = {name: {option: ours}} if option else {name: ours}
-    return found, SettingParity(key, value, rule.parity, f"{rule.ours} = {_written(ours)}", rule.why)
+    own = {name: {option: ours}} if option else {name: ours}
+    return own, SettingParity(key, value, rule.parity, f"{rule.ours} = {_written(ours)}", rule.why)
 
 
 def _unserved(key: str, value: Any) -> SettingParity:

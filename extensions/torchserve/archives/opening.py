@@ -1,4 +1,4 @@
-"""Archives as folders of this machine: unpacked into the models' cache once per content, whoever asks and however often."""
+"""Archives as folders of this machine: each content is unpacked into the models' cache once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.model_cache.room import FULL_HINT, CacheRoom
 # In an entry, beside its files: how large each was when it was unpacked.
 _SIZES = "sizes.json"
 CACHE_BYTES = 50 << 30
-# What tells one state of a file from another: when it was changed last, and its size.
+# The state of a file: when it was changed last, and its size.
 FileState = tuple[int, int]
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -45,8 +45,8 @@ class OpenedArchive:
 def opened(path: Path, cache_dir: Path, *, handler: str = "", max_bytes: int = CACHE_BYTES) -> OpenedArchive:
     """Unpacks the archive at `path` below `cache_dir`, unless it is there. Safe to call from several processes at once.
 
-    `handler` stands over that of the manifest; `max_bytes` is what the cache may hold. Raises `BadArchive` for an archive that
-    is unsafe, damaged, or lacks what it names, and `DiskFull`.
+    `handler` overrides that of the manifest; `max_bytes` is what the cache may hold. Raises `BadArchive` for an archive that is
+    unsafe, damaged, or lacks what it names, and `DiskFull`.
     """
     path = path.absolute()
     if path.is_dir():
@@ -59,21 +59,21 @@ def opened(path: Path, cache_dir: Path, *, handler: str = "", max_bytes: int = C
     except OSError as error:
         raise BadArchive(f"{path} cannot be read: {error.strerror or error}", hint="check the path and its rights") from error
     try:
-        found = opened_folder(_content(entry), handler=handler, stem=archive_stem(path))
+        archive = opened_folder(_content(entry), handler=handler, stem=archive_stem(path))
     except BadArchive as error:
         lock.close()
         raise BadArchive(error.message.replace(str(_content(entry)), str(path)), hint=error.hint) from error
-    return replace(found, digest=digest, lock=lock)
+    return replace(archive, digest=digest, lock=lock)
 
 
 def opened_folder(folder: Path, *, handler: str = "", stem: str = "") -> OpenedArchive:
     """An archive that is unpacked already. `stem`: its model's name if it has no manifest. Raises `BadArchive`."""
     try:
-        found = read_archive(folder, handler=handler, stem=stem)
+        contents = read_archive(folder, handler=handler, stem=stem)
     except OSError as error:
-        # The manifest may name what no file can be called.
+        # The manifest may contain a name that no file can have.
         raise BadArchive(f"{folder} cannot be read: {error.strerror or error}", hint="check what its manifest names") from error
-    return OpenedArchive(folder, found.manifest, found.config)
+    return OpenedArchive(folder, contents.manifest, contents.config)
 
 
 def _unpacked(
@@ -84,7 +84,7 @@ def _unpacked(
     name = entry_name(source)
     entry = entries.whole(name)
     if entry and not _is_intact(entry):
-        # A handler may delete files of its folder; whoever starts anew gets all of them, unless another process uses the rest.
+        # A handler may delete files of its folder. A new start gets all of them again, unless another process uses the folder.
         with entries.exclusive(name) as is_ours:
             if is_ours:
                 entries.delete(entry)
@@ -110,13 +110,13 @@ def _fill(file: IO[bytes], path: Path, name: str, source: str, entries: Entries,
             raise
         raise DiskFull(f"{path}: the disk of the models' cache is full", hint=FULL_HINT) from error
     finally:
-        # After success there is none.
+        # After success there is no partial entry.
         entries.drop_partial(name)
 
 
 def _state(file: IO[bytes]) -> FileState:
-    found = os.fstat(file.fileno())
-    return found.st_mtime_ns, found.st_size
+    status = os.fstat(file.fileno())
+    return status.st_mtime_ns, status.st_size
 
 
 def _is_intact(entry: Entry) -> bool:
@@ -158,5 +158,5 @@ def _write(path: Path, chunks: Iterator[bytes]) -> int:
 
 def _content(entry: Entry) -> Path:
     """The folder of the model: of a tar.gz the one folder that everything lies in."""
-    found = list(entry.files.iterdir())
-    return found[0] if len(found) == 1 and found[0].is_dir() and not found[0].name.endswith("-INF") else entry.files
+    top = list(entry.files.iterdir())
+    return top[0] if len(top) == 1 and top[0].is_dir() and not top[0].name.endswith("-INF") else entry.files

@@ -1,6 +1,6 @@
 """The members of a packed archive, zip or tar.gz, each checked before its first byte comes out (`members.py`).
 
-What the file says of itself is not believed: no read is larger than a bound, and the bytes that come out are counted.
+The sizes that the file states are not trusted: no read is larger than a bound, and the bytes that come out are counted.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _check_method(info: zipfile.ZipInfo, check: MemberCheck) -> None:
     if info.compress_type not in _METHODS:
         raise BadArchive(
             f"{check.archive} was not unpacked: {info.filename!r} is packed by method {info.compress_type}",
-            hint="pack it anew with torch-model-archiver, which stores or deflates",
+            hint="pack it again with torch-model-archiver, which stores or deflates",
         )
 
 
@@ -145,7 +145,7 @@ def _readable(check: MemberCheck) -> Iterator[None]:
 
 
 class _Bounded(io.RawIOBase):
-    """A file of which no single read takes much memory."""
+    """A file that bounds the memory of each read."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -170,7 +170,7 @@ class _Bounded(io.RawIOBase):
 class _Forward:
     """What a gzip file unpacks to, read once from its beginning to its end. `tail` is the last block that was read.
 
-    Python's reader of tar files steps back by one byte before each header, which a gzip file would read from its beginning for.
+    Python's reader of tar files steps back by one byte before each header. A gzip file would then be read from its beginning.
     """
 
     def __init__(self, file: gzip.GzipFile, check: MemberCheck) -> None:

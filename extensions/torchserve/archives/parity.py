@@ -49,12 +49,12 @@ class TranslatedSettings:
 
     @property
     def refused(self) -> list[str]:
-        """One sentence per setting because of which the model cannot be served."""
+        """One sentence per setting that prevents the model from being served."""
         return [f"{one.key}: {one.why}" for one in self.report if one.parity is Parity.REFUSED]
 
 
 def not_plain(report: Iterable[SettingParity]) -> list[SettingParity]:
-    """What is not simply honoured: the part of a report that somebody should read."""
+    """The settings that are not simply honoured: the part of a report that needs attention."""
     return [one for one in report if one.parity is not Parity.HONOURED]
 
 

@@ -15,7 +15,7 @@ from penstock.extensions.torchserve.archives.members import ArchiveLimits
 from penstock.extensions.torchserve.archives.model_config import read_yaml
 
 _MAX_BYTES = 1 << 20
-_HINT = "pack it anew with torch-workflow-archiver"
+_HINT = "pack it again with torch-workflow-archiver"
 # Settings of a node, and of all nodes where they stand beside the models; and the least that each may be.
 _SETTINGS = {"min-workers": 1, "max-workers": 1, "batch-size": 1, "max-batch-delay": 0, "retry-attempts": 1, "timeout-ms": 1}
 # Names that stages may have: those of our models, without the dot, which stands between a stage and a field there.
@@ -46,13 +46,13 @@ class Workflow:
 
 def read_workflow(path: Path) -> Workflow:
     """Raises `BadArchive` with every fault; no code of the workflow is run."""
-    _, found = members_of_archive(path, ArchiveLimits(), lambda name: name == WORKFLOW_MANIFEST, _MAX_BYTES)
-    manifest = _manifest(found.get(WORKFLOW_MANIFEST), str(path))
+    _, manifests = members_of_archive(path, ArchiveLimits(), lambda name: name == WORKFLOW_MANIFEST, _MAX_BYTES)
+    manifest = _manifest(manifests.get(WORKFLOW_MANIFEST), str(path))
     spec_file, handler = str(manifest.get("specFile") or ""), str(manifest.get("handler") or "")
-    files, found = members_of_archive(path, ArchiveLimits(), lambda name: name == spec_file, _MAX_BYTES)
-    if spec_file not in found:
+    files, specs = members_of_archive(path, ArchiveLimits(), lambda name: name == spec_file, _MAX_BYTES)
+    if spec_file not in specs:
         raise BadArchive(f"{path}: its manifest names the specFile {spec_file!r}, which is not in it", hint=_HINT)
-    spec = read_yaml(found[spec_file], f"{path}: {spec_file}")
+    spec = read_yaml(specs[spec_file], f"{path}: {spec_file}")
     name = str(manifest.get("workflowName") or "") or archive_stem(path)
     workflow, faults = _workflow(name, handler, spec if isinstance(spec, dict) else {})
     functions = [node.name for node in workflow.nodes if not node.url]

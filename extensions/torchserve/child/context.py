@@ -9,9 +9,9 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 ASKS, SAYS = "asks for the headers of", "sets the response of"
-# Requests with one of these headers are not predictions. They are called alone, so who asks the first has asked all.
+# Requests with one of these headers are not predictions. They are run alone, so asking the first one is asking all.
 ALONE = ("explain", "describe")
-# What handlers ask for may have any case, as HTTP has it; TorchServe compares exactly.
+# Handlers may ask in any case, as HTTP allows; TorchServe compares exactly.
 SERVER_NAME = "MMS"
 SERVER_VERSION = "0.12.0"
 CONTENT_TYPE = "content-type"
@@ -31,7 +31,7 @@ class RequestHeaders(dict[str, Any]):
 
 
 class RequestProcessor:
-    """What a handler is told of one request, and what it says of its response."""
+    """What a handler can read of one request, and what it sets of its response."""
 
     def __init__(self, request_header: Mapping[str, Any]) -> None:
         self._request_header = request_header if isinstance(request_header, RequestHeaders) else RequestHeaders(request_header)
@@ -41,7 +41,7 @@ class RequestProcessor:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the handler has said nothing of the response."""
+        """Whether the handler has set nothing of the response."""
         return self._status_code == 200 and not self._response_header and not self._reason_phrase
 
     def get_request_property(self, key: str) -> Any:
@@ -73,8 +73,8 @@ class RequestProcessor:
 class TorchServeContext:
     """`ts.context.Context`. Handlers hang attributes of their own on it, so it lives as long as its process.
 
-    `request_ids` and `request_processor` are those of the batch that `handle` works on. `touched`: of which of them it asked or
-    said something.
+    `request_ids` and `request_processor` are those of the batch that `handle` works on. `touched`: the requests whose headers
+    it read or whose response it set.
     """
 
     def __init__(

@@ -51,9 +51,9 @@ class JSONEnvelope(BaseEnvelope):
         self._counts: list[int] = []
 
     def parse_input(self, data: Any) -> list[Any]:
-        found = [_members(row, "instances") for row in data]
-        self._counts = [len(instances) for instances in found]
-        return [_decoded(one) for instances in found for one in instances]
+        instances_by_row = [_members(row, "instances") for row in data]
+        self._counts = [len(instances) for instances in instances_by_row]
+        return [_decoded(one) for instances in instances_by_row for one in instances]
 
     def format_output(self, data: Any) -> list[Any]:
         if len(data) != sum(self._counts):
@@ -120,10 +120,10 @@ def _members(row: Any, name: str) -> list[Any]:
     body = _body(row)
     if isinstance(body, (bytes, bytearray, str)):
         body = json.loads(body)
-    found = body.get(name) if isinstance(body, dict) else None
-    if not isinstance(found, list):
+    members = body.get(name) if isinstance(body, dict) else None
+    if not isinstance(members, list):
         raise ValueError(f"the service envelope takes a JSON object with a list {name!r}")
-    return found
+    return members
 
 
 def _decoded(instance: Any) -> Any:
@@ -160,7 +160,7 @@ def _output(name: str, value: Any) -> dict[str, Any]:
     """Raises `BadHandlerOutput` for elements that have no datatype."""
     value = value.tolist() if hasattr(value, "tolist") else value
     flat = [one.decode() if isinstance(one, bytes) else one for one in _flat(value)]
-    datatype = next((found for kind, found in _DATATYPES if flat and isinstance(flat[0], kind)), None)
+    datatype = next((name_of for kind, name_of in _DATATYPES if flat and isinstance(flat[0], kind)), None)
     if datatype is None:
         raise BadHandlerOutput(f"the output {name!r} is neither numbers nor text", BAD_VALUE)
     return {"name": name, "datatype": datatype, "data": flat, "shape": _shape(value)}

@@ -6,7 +6,7 @@ from penstock.errors import HandlerContractError, HandlerLoadError
 from penstock.handlers.contract import Failure
 from penstock.outputs.response_head import PREDICTION_EXCEPTION, prediction_message
 
-# Codes of a job whose handler returned what cannot be sent.
+# Codes of a job whose handler returned something that cannot be sent.
 BAD_TYPE = "bad_output_type"
 BAD_LENGTH = "bad_output_length"
 BAD_VALUE = "bad_output_value"
@@ -27,7 +27,7 @@ class PredictionException(Exception):
 
 
 class BadHandlerOutput(HandlerContractError):
-    """`handle` returned something that no response can be made of. The code says what was wrong."""
+    """`handle` returned something that cannot be sent as a response. The code says what was wrong."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)

@@ -78,13 +78,13 @@ class ArchiveHandler(Handler):
         rest = [place for place in range(len(batch)) if place not in alone]
         for places in [rest, *([place] for place in alone)] if rest else [[place] for place in alone]:
             with self._running.among(places):
-                found = self._call([batch[place] for place in places], [headers[place] for place in places])
-            for place, output in zip(places, found, strict=True):
+                part_outputs = self._call([batch[place] for place in places], [headers[place] for place in places])
+            for place, output in zip(places, part_outputs, strict=True):
                 outputs[place] = output
         return outputs
 
     def explain(self, batch: list[Request[Any]], /) -> list[Any]:
-        """One by one: what is explained of a batch is its first request."""
+        """One by one, because handlers explain only the first request of a batch."""
         outputs = []
         for place, request in enumerate(batch):
             with self._running.among([place]):
@@ -104,7 +104,7 @@ class ArchiveHandler(Handler):
             returned = self._handle([request.input.take() for request in batch], context)
         except PredictionException as error:
             if len(batch) > 1:
-                # Whose fault it is shows once the batch is halved.
+                # Halving the batch shows which request is at fault.
                 raise
             return [prediction_failure(error)]
         finally:
@@ -118,7 +118,7 @@ class ArchiveHandler(Handler):
         if why and not self._is_one_by_one:
             self._is_one_by_one, self.call_bounds = True, (1, inf)
             sys.stderr.write(f"{ONE_BY_ONE}: {why}; its rows run one by one from now on\n")
-        # The rows of a warm-up are copies of one, and their answers are nobody's.
+        # The rows of a warm-up are copies of one, and no caller gets their answers.
         if len(batch) > 1 and (why or self._first.is_on_trial) and not isinstance(self._running.told, OfNoJob):
             raise ReadsOneRow(why)
 

@@ -1,6 +1,6 @@
-"""JSON as TorchServe reads and writes it, which is as Python's own library does, in a fraction of that library's time.
+"""JSON as TorchServe reads and writes it: the results of Python's own library, in a fraction of its time.
 
-The quick library does what is common; where the two differ, or may, Python's own does it again.
+A fast library does the common cases. Where its result may differ, Python's own library does the work again.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 import orjson
 
-# It would write these classes, which Python's own library refuses.
+# Classes that the fast library would write and Python's own refuses.
 _INDENT = orjson.OPT_INDENT_2 | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
-# What it may have read in another way: whole numbers that a machine's word does not hold, as floats.
+# What the fast library may have read differently: whole numbers beyond a machine word, as floats.
 _LONG_NUMBER = re.compile(rb"\d{18}")
-# What the quick library may have written in another way: NaN and infinity as null, exponents in another form or not at all,
+# What the fast library may have written differently: NaN and infinity as null, exponents in another form or not at all,
 # text beyond ASCII as it is. Ordinary answers have none of these.
 _DIFFERENT = re.compile(rb"null|\de|0\.0000|[^\x00-\x7f]")
 

@@ -23,7 +23,7 @@ from penstock.handlers.load import ImportedModel
 from penstock.handlers.media import ANYTHING
 from penstock.handlers.schema import ItemTypes
 
-# The second one says that forms are not read before they are here: each of their fields is an entry of the row.
+# The second one has forms passed on unread: each of their fields becomes an entry of the row.
 _ACCEPTS = (ANYTHING, "multipart/form-data")
 # A handler whose source has this name answers in chunks.
 _SENDING = "send_intermediate_predict_response"
@@ -63,8 +63,8 @@ def archive_model(folder: Path, options: Mapping[str, Any], *, model: str = "") 
 
 def imported_archive(folder: Path, options: Mapping[str, Any], *, model: str = "") -> ImportedModel:
     """The loader of archives: `archive_model` as the model that the child goes on with."""
-    found = archive_model(folder, options, model=model)
-    return ImportedModel(found.label, folder, found.attributes, ItemTypes(asks=True), found.create, found.codec)
+    archive = archive_model(folder, options, model=model)
+    return ImportedModel(archive.label, folder, archive.attributes, ItemTypes(asks=True), archive.create, archive.codec)
 
 
 def _enter(folder: Path, said: ArchiveOptions) -> None:
@@ -95,8 +95,8 @@ def _files(folder: Path, entry: EntryPoint) -> list[str]:
     if entry.file is None:
         return []
     owner = getattr(entry.handle, "__self__", None)
-    found = [] if owner is None else [_source_file(folder, kind) for kind in type(owner).__mro__]
-    files = {file for file in found if file is not None} or {entry.file}
+    sources = [] if owner is None else [_source_file(folder, kind) for kind in type(owner).__mro__]
+    files = {file for file in sources if file is not None} or {entry.file}
     return [file.read_text("utf-8", "replace") for file in files]
 
 

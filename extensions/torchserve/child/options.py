@@ -15,8 +15,8 @@ _ENVELOPES = ("body", "json", "kserve", "kservev2")
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOptions:
-    """`handler` stands over that of the manifest. `metrics`: the `model_metrics` of a metrics.yaml; `metrics_log`: write
-    TorchServe's lines of metrics to the log. The two about packages are for whoever unpacks the archive.
+    """`handler` overrides that of the manifest. `metrics`: the `model_metrics` of a metrics.yaml; `metrics_log`: write
+    TorchServe's lines of metrics to the log. The two about packages are read where the archive is unpacked.
     """
 
     handler: str = ""
@@ -41,16 +41,16 @@ def read_options(options: Mapping[str, Any]) -> ArchiveOptions:
         kind = dict if name == "metrics" else kinds[name]
         if not isinstance(value, kind):
             raise HandlerLoadError(f"the archive's option {name} must be {kind.__name__}, not {value!r:.80}")
-    found = ArchiveOptions(**dict(options))
-    if found.service_envelope not in ("", *_ENVELOPES):
+    own = ArchiveOptions(**dict(options))
+    if own.service_envelope not in ("", *_ENVELOPES):
         raise HandlerLoadError(
-            f"there is no service_envelope {found.service_envelope!r:.80}; it is {', '.join(_ENVELOPES)}, or left out"
+            f"there is no service_envelope {own.service_envelope!r:.80}; it is {', '.join(_ENVELOPES)}, or left out"
         )
-    return found
+    return own
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Raises `HandlerLoadError` with everything in a model-config.yaml that changes how the handler works, and is not here."""
+    """Raises `HandlerLoadError` with everything in a model-config.yaml that would change the handler and is not supported."""
     refused = model_settings(config).refused
     if refused:
         raise HandlerLoadError(refused_settings("the archive", refused))

@@ -1,4 +1,4 @@
-"""What a handler returned for one request, and what it said of the response, as an output of its job (D96)."""
+"""What a handler returned for one request, and what it set of the response, as an output of its job (D96)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.outputs.media import BytesLike, Media, type_fault
 from penstock.outputs.response_head import ResponseHead, is_reserved, with_head
 
 _TEXT = "text/plain; charset=utf-8"
-# As responses are stored of which the handler says nothing, by what they hold.
+# The stored media types of responses whose handler sets nothing, by the type of their content.
 _STORED = {JSON: JSON, **{media: with_head(media, ResponseHead(untyped=True)) for media in (_TEXT, BYTES)}}
 
 
@@ -29,7 +29,7 @@ class JsonText(str):
 
 
 class HandlerAnswer(Media):
-    """The response of one request: its bytes, and what the handler said of it."""
+    """The response of one request: its bytes, and what the handler set of it."""
 
     __slots__ = ("_of_type", "_stored")
 
@@ -56,7 +56,7 @@ class HandlerAnswer(Media):
 
 
 def answers(returned: Any, processors: Sequence[RequestProcessor]) -> list[HandlerAnswer | Failure]:
-    """One answer per request; a failure in the place of one that cannot be sent.
+    """One answer per request; a failure in place of one that cannot be sent.
 
     Raises `BadHandlerOutput` unless `handle` returned a list with an entry per request.
     """
@@ -83,7 +83,7 @@ def answer(value: Any, processor: RequestProcessor) -> HandlerAnswer | Failure:
 
 
 def response_head(processor: RequestProcessor, *, untyped: bool = False) -> ResponseHead:
-    """What the handler said of this response. Raises `ValueError` for what none can have."""
+    """What the handler set of this response. Raises `ValueError` for values that no response can have."""
     headers = {str(name): str(value) for name, value in processor.get_response_headers().items()}
     kept = {name: value for name, value in headers.items() if not is_reserved(name)}
     dropped = [name for name in headers if is_reserved(name) and name.lower() != CONTENT_TYPE]
@@ -129,7 +129,7 @@ def _written(value: Any) -> tuple[str, BytesLike]:
     try:
         return JSON, _json(value, allow_nan=False)
     except BadHandlerOutput:
-        # NaN is no JSON, and readers of JSON would fail on it. TorchServe sends it, so it goes as a text.
+        # NaN is not JSON, and readers of JSON would fail on it. TorchServe sends it, so it is sent as text.
         return _TEXT, _json(value, allow_nan=True)
 
 

@@ -1,4 +1,4 @@
-"""From what a manifest names as `handler` to what is called: a function or a class of the archive, or a built-in one (D96)."""
+"""Resolves the `handler` of a manifest to what is called: a function or a class of the archive, or a built-in one (D96)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class EntryPoint:
 def entry_point(folder: Path, handler: str) -> EntryPoint:
     """Imports the handler; a class is made here, and not yet initialised. Raises `HandlerLoadError`.
 
-    A file of the archive goes before a built-in handler of its name, and an error of that file is the error that is told.
+    A file of the archive precedes a built-in handler of its name, and an error in that file is the one that is reported.
     """
     module_name, function = handler_module(handler)
     file = _file(folder, handler, module_name)
@@ -68,13 +68,13 @@ def _built_in(name: str, handler: str, folder: Path) -> EntryPoint:
     from penstock.extensions.torchserve.child.surface.hook import builtin_class
     from penstock.extensions.torchserve.child.surface.names import BUILTINS
 
-    found = builtin_class(name)
-    if found is None:
+    kind = builtin_class(name)
+    if kind is None:
         raise HandlerLoadError(
             f"the archive's handler is {handler!r}, and {folder} has no {name}.py, nor is there a built-in handler of that "
             f"name; the built-in ones are {', '.join(BUILTINS)}"
         )
-    return _of_class(found, None)
+    return _of_class(kind, None)
 
 
 def _own_class(module: ModuleType, file: Path, function: str) -> type:
@@ -90,19 +90,19 @@ def _own_class(module: ModuleType, file: Path, function: str) -> type:
     )
 
 
-def _of_class(found: type, file: Path | None) -> EntryPoint:
+def _of_class(kind: type, file: Path | None) -> EntryPoint:
     try:
-        instance = found()
+        instance = kind()
     except Exception as error:
         if needs_gpu(error):
-            raise no_gpu(found.__name__, error) from error
-        how = f"{found.__name__}() raised {type(error).__name__}: {error}"
+            raise no_gpu(kind.__name__, error) from error
+        how = f"{kind.__name__}() raised {type(error).__name__}: {error}"
         raise HandlerLoadError(f"{how}; a handler's class is made without arguments") from error
     handle = getattr(instance, "handle", None)
     if not callable(handle):
-        raise HandlerLoadError(f"{found.__name__} has no method handle(self, data, context)")
+        raise HandlerLoadError(f"{kind.__name__} has no method handle(self, data, context)")
     initialize = getattr(instance, "initialize", None) or (lambda context: None)
-    return EntryPoint(found.__name__, handle, initialize, file)
+    return EntryPoint(kind.__name__, handle, initialize, file)
 
 
 def missing_here(archive: OpenedArchive) -> str:

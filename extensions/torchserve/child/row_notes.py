@@ -20,7 +20,7 @@ class ReadsOneRow(Exception):
 
 
 class NotedRows(list[Any]):
-    """The rows of a batch, which note which of them were read. Their number and their text tell nothing of that.
+    """The rows of a batch, which note which of them were read. Asking for their number or their text does not count.
 
     Rows are known by their identity: a handler may take them off the list, so that others move to the front.
     """
@@ -39,9 +39,9 @@ class NotedRows(list[Any]):
         self._read.update(map(id, rows))
 
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
-        found: Any = super().__getitem__(index)
-        self._note(*(found if isinstance(index, slice) else (found,)))
-        return found
+        rows: Any = super().__getitem__(index)
+        self._note(*(rows if isinstance(index, slice) else (rows,)))
+        return rows
 
     def __iter__(self) -> Iterator[Any]:
         for row in super().__iter__():
@@ -57,7 +57,7 @@ class NotedRows(list[Any]):
         self._note(row := super().pop(index))
         return row
 
-    # What reads the list without asking it for rows takes all of them.
+    # Code that reads the list without asking for single rows takes all of them.
 
     def copy(self) -> list[Any]:
         return list(self)
@@ -126,8 +126,8 @@ class NotingHandle:
 class FirstRequest:
     """Whether the handler asks for headers, or sets the response, of request 0 only, whatever its batch.
 
-    One request of a batch may be the only one of which there is something to say. So its rows are run again alone, once: if
-    another one of them asks or says something then, the handler means each time the first.
+    The first request of a batch may be the only one that needs it. So the rows are run again alone, once: if another one of
+    them asks for headers or sets a response then, the handler always addresses the first.
     """
 
     def __init__(self) -> None:
@@ -147,9 +147,9 @@ class FirstRequest:
         if self.is_on_trial and count == 1:
             self._on_alone(context)
         elif not self._is_cleared and count > 1:
-            found = [what for what, indices in context.touched.items() if indices == {0}]
-            if found:
-                self._suspected, self._waiting = found[0], count
+            lone = [what for what, indices in context.touched.items() if indices == {0}]
+            if lone:
+                self._suspected, self._waiting = lone[0], count
 
     def _on_alone(self, context: TorchServeContext) -> None:
         self._waiting -= 1

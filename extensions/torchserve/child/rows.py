@@ -55,7 +55,7 @@ class ArchiveRow:
 
 
 def _value(own: _Field, *, decodes: bool) -> Any:
-    """Parsed JSON, text, or a bytearray: of other types, and of what cannot be read as its type says."""
+    """Parsed JSON, text, or a bytearray: for other types, and for data that does not fit its type."""
     if own.value is not None:
         return deepcopy(own.value)
     if decodes and own.media == JSON:
@@ -137,6 +137,6 @@ def _tensors(data: bytes) -> dict[str, Any]:
     inputs = []
     for one in decode_tensors(data):
         is_text = one.datatype == TEXTS
-        found = [text.decode("utf-8", "replace") for text in texts_of(one)] if is_text else numbers_of(one)
-        inputs.append({"name": one.name, "shape": list(one.shape), "datatype": one.datatype, "data": found})
+        elements = [text.decode("utf-8", "replace") for text in texts_of(one)] if is_text else numbers_of(one)
+        inputs.append({"name": one.name, "shape": list(one.shape), "datatype": one.datatype, "data": elements})
     return {"inputs": inputs}

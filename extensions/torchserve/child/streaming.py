@@ -82,7 +82,7 @@ class ChunkSender:
 
 
 def _copied(processor: RequestProcessor) -> RequestProcessor:
-    """The response as it is said to be now: what the handler says later comes too late for a stream."""
+    """The response as the handler has set it so far: later changes come too late for a stream."""
     made = RequestProcessor(processor.get_request_properties())
     made.report_status(processor.get_response_status_code(), processor.get_response_status_phrase())
     made.get_response_headers().update(processor.get_response_headers())
@@ -96,8 +96,8 @@ def _chunk(value: Any) -> Any:
     plain = plain_bytes(value)
     if isinstance(value, (dict, list, tuple, int, float, type(None))) and not _NO_JSON.search(plain):
         return value
-    found = _text_or_bytes(plain)
-    return found if isinstance(found, str) else {"$bytes": b64encode(found).decode()}
+    text = _text_or_bytes(plain)
+    return text if isinstance(text, str) else {"$bytes": b64encode(text).decode()}
 
 
 def _text_or_bytes(data: bytes) -> str | bytes:

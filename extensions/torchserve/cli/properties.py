@@ -26,15 +26,15 @@ def with_environment(properties: Mapping[str, str], environment: Mapping[str, st
 
     Raises `ConfigError` for a variable that is not set.
     """
-    found = dict(properties)
-    if found.get(_ENVIRONMENT, "").strip().lower() == "true":
+    merged = dict(properties)
+    if merged.get(_ENVIRONMENT, "").strip().lower() == "true":
         own = {name.removeprefix(_PREFIX).lower(): value for name, value in environment.items() if name.startswith(_PREFIX)}
-        # The name of the file itself is no setting.
-        found |= {key: value for key, value in own.items() if key != "config_file"}
-    faults = sorted({f"{key}: the variable {name} is not set" for key, name in _named(found) if name not in environment})
+        # The name of the file itself is not a setting.
+        merged |= {key: value for key, value in own.items() if key != "config_file"}
+    faults = sorted({f"{key}: the variable {name} is not set" for key, name in _named(merged) if name not in environment})
     if faults:
         raise ConfigError("config.properties names environment variables that are missing:", faults=faults)
-    return {key: _VARIABLE.sub(lambda name: environment[name[1]], value) for key, value in found.items()}
+    return {key: _VARIABLE.sub(lambda name: environment[name[1]], value) for key, value in merged.items()}
 
 
 def _named(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -38,7 +38,7 @@ IGNORED: dict[str, str] = {
     "blacklist_env_vars": "a model's process sees a list of harmless variables and those below [models.NAME.env], nothing else",
     "use_env_allowed_urls": "set allowed_urls",
 }
-# What is said of models: `startup_models` reads these.
+# The keys about models, which `startup_models` reads.
 OF_MODELS = frozenset(
     {
         "load_models",

@@ -56,18 +56,18 @@ def server_settings(properties: Mapping[str, str], folder: Path, *, has_grpc: bo
     """Settings by dotted path, `gateway.port`; keys that concern models are left to `startup_models`. `has_grpc`: whether the
     extra is installed that gRPC needs.
     """
-    found = _Translation(properties, folder, {"torchserve.enabled": True, "torchserve.metrics": True}, [])
-    _addresses(found)
-    _tokens(found)
-    _rpc_ports(found, has_grpc=has_grpc)
+    translation = _Translation(properties, folder, {"torchserve.enabled": True, "torchserve.metrics": True}, [])
+    _addresses(translation)
+    _tokens(translation)
+    _rpc_ports(translation, has_grpc=has_grpc)
     for key in properties:
         if key in RULES:
-            _by_rule(found, key)
+            _by_rule(translation, key)
         elif key in IGNORED:
-            found.note(key, Parity.IGNORED, why=IGNORED[key])
+            translation.note(key, Parity.IGNORED, why=IGNORED[key])
         elif key not in OF_MODELS and key not in HANDLED:
-            found.note(key, Parity.IGNORED, why="TorchServe 0.12 has no setting of this name")
-    return TranslatedSettings(found.values, found.report)
+            translation.note(key, Parity.IGNORED, why="TorchServe 0.12 has no setting of this name")
+    return TranslatedSettings(translation.values, translation.report)
 
 
 def toml_value(value: Any) -> str:
@@ -81,37 +81,43 @@ def toml_value(value: Any) -> str:
 # Addresses: three listeners, of which the second and third may be the first.
 
 
-def _addresses(found: _Translation) -> None:
-    addresses = {name: _address(found, name) for name in _PORTS}
+def _addresses(translation: _Translation) -> None:
+    addresses = {name: _address(translation, name) for name in _PORTS}
     first = addresses["inference"]
-    found.put("inference_address", {"gateway.host": first.host, "gateway.port": first.port}, **_tls(found, "inference"))
+    translation.put(
+        "inference_address", {"gateway.host": first.host, "gateway.port": first.port}, **_tls(translation, "inference")
+    )
     management = addresses["management"]
     own = {"torchserve.management_host": management.host, "torchserve.management_port": management.port}
-    found.put(
-        "management_address", own if management != first else {"torchserve.management_port": 0}, **_tls(found, "management")
+    translation.put(
+        "management_address",
+        own if management != first else {"torchserve.management_port": 0},
+        **_tls(translation, "management"),
     )
-    _metrics(found, addresses)
+    _metrics(translation, addresses)
 
 
-def _metrics(found: _Translation, addresses: Mapping[str, Address]) -> None:
+def _metrics(translation: _Translation, addresses: Mapping[str, Address]) -> None:
     metrics = addresses["metrics"]
-    if found.properties.get("enable_metrics_api", "").lower() == "false":
-        found.put("enable_metrics_api", {"gateway.metrics_port": 0}, why="/metrics stays at the first address")
-        found.note("metrics_address", Parity.HONOURED, why="it is switched off by enable_metrics_api")
+    if translation.properties.get("enable_metrics_api", "").lower() == "false":
+        translation.put("enable_metrics_api", {"gateway.metrics_port": 0}, why="/metrics stays at the first address")
+        translation.note("metrics_address", Parity.HONOURED, why="it is switched off by enable_metrics_api")
         return
-    found.note("enable_metrics_api", Parity.HONOURED)
+    translation.note("enable_metrics_api", Parity.HONOURED)
     if metrics in (addresses["inference"], addresses["management"]):
         why = "" if metrics == addresses["inference"] else "metrics are at the address of inference"
-        found.put("metrics_address", {"gateway.metrics_port": 0}, parity=Parity.CHANGED if why else Parity.HONOURED, why=why)
+        translation.put(
+            "metrics_address", {"gateway.metrics_port": 0}, parity=Parity.CHANGED if why else Parity.HONOURED, why=why
+        )
         return
     own = {"gateway.metrics_host": metrics.host, "gateway.metrics_port": metrics.port}
-    found.put("metrics_address", own, **_tls(found, "metrics"))
+    translation.put("metrics_address", own, **_tls(translation, "metrics"))
 
 
-def _address(found: _Translation, name: str) -> Address:
+def _address(translation: _Translation, name: str) -> Address:
     key = f"{name}_address"
     default = Address("127.0.0.1", _PORTS[name])
-    written = found.properties.get(key)
+    written = translation.properties.get(key)
     if written is None:
         return default
     read = _ADDRESS.fullmatch(written.strip())
@@ -120,9 +126,9 @@ def _address(found: _Translation, name: str) -> Address:
     return Address(read[2].strip("[]"), int(read[3] or (443 if read[1] == "https" else 80)))
 
 
-def _tls(found: _Translation, name: str) -> dict[str, Any]:
-    """How an address is reported: as it is, or with what it says and we do not do."""
-    written = found.properties.get(f"{name}_address", "").strip()
+def _tls(translation: _Translation, name: str) -> dict[str, Any]:
+    """How an address is reported: as honoured, or with the part that penstock does not serve."""
+    written = translation.properties.get(f"{name}_address", "").strip()
     if written and not _ADDRESS.fullmatch(written):
         return {
             "parity": Parity.CHANGED,
@@ -131,31 +137,31 @@ def _tls(found: _Translation, name: str) -> dict[str, Any]:
     return {"parity": Parity.CHANGED, "why": _TLS} if written.startswith("https:") else {}
 
 
-def _rpc_ports(found: _Translation, *, has_grpc: bool) -> None:
+def _rpc_ports(translation: _Translation, *, has_grpc: bool) -> None:
     for door, default in _RPC_PORTS.items():
         key = f"grpc_{door}_port"
-        written = found.properties.get(key, str(default)).strip()
+        written = translation.properties.get(key, str(default)).strip()
         if not has_grpc:
-            found.note(key, Parity.IGNORED, why=f"gRPC needs a package: {install_hint('grpc')}")
+            translation.note(key, Parity.IGNORED, why=f"gRPC needs a package: {install_hint('grpc')}")
         elif not written.isdecimal() or int(written) > 65_535:
-            found.put(key, {f"torchserve.{key}": default}, parity=Parity.CHANGED, why=_NO_PORT)
+            translation.put(key, {f"torchserve.{key}": default}, parity=Parity.CHANGED, why=_NO_PORT)
         else:
-            found.put(key, {f"torchserve.{key}": int(written)})
+            translation.put(key, {f"torchserve.{key}": int(written)})
 
 
-def _tokens(found: _Translation) -> None:
+def _tokens(translation: _Translation) -> None:
     """TorchServe asks for tokens unless told otherwise; on loopback penstock asks for none unless told to."""
-    written = found.properties.get(_TOKENS, "").strip().lower()
-    hosts = {found.values["gateway.host"], found.values.get("torchserve.management_host", "127.0.0.1")}
+    written = translation.properties.get(_TOKENS, "").strip().lower()
+    hosts = {translation.values["gateway.host"], translation.values.get("torchserve.management_host", "127.0.0.1")}
     is_local = all(map(is_loopback, hosts))
-    path = {"torchserve.key_path": str(found.folder / KEY_FILE)}
+    path = {"torchserve.key_path": str(translation.folder / KEY_FILE)}
     if written == "false" or (not written and not is_local):
-        found.put(_TOKENS, path)
+        translation.put(_TOKENS, path)
     elif written == "true" and not is_local:
         why = "a gateway that others can reach needs keys: delete the line, or write [[keys]] (`penstock keys new NAME --toml`)"
-        found.note(_TOKENS, Parity.CHANGED, why=why)
+        translation.note(_TOKENS, Parity.CHANGED, why=why)
     else:
-        found.note(_TOKENS, Parity.HONOURED, why="no token is asked for on loopback")
+        translation.note(_TOKENS, Parity.HONOURED, why="no token is asked for on loopback")
 
 
 # Single settings.
@@ -171,15 +177,15 @@ class _PropertyRule:
     parity: Parity = Parity.HONOURED
 
 
-def _by_rule(found: _Translation, key: str) -> None:
+def _by_rule(translation: _Translation, key: str) -> None:
     rule = RULES[key]
     try:
-        value = rule.read(found.properties[key].strip(), found.folder)
+        value = rule.read(translation.properties[key].strip(), translation.folder)
     except ValueError as fault:
-        return found.note(key, Parity.IGNORED, why=f"it must be {fault}")
+        return translation.note(key, Parity.IGNORED, why=f"it must be {fault}")
     if value is None:
-        return found.note(key, rule.parity, why=rule.why)
-    return found.put(key, dict.fromkeys(rule.ours, value), parity=rule.parity, why=rule.why)
+        return translation.note(key, rule.parity, why=rule.why)
+    return translation.put(key, dict.fromkeys(rule.ours, value), parity=rule.parity, why=rule.why)
 
 
 def whole(text: str, _: Path = Path()) -> int:
@@ -203,20 +209,20 @@ def _texts(text: str, _: Path) -> list[str]:
 
 
 def _patterns(text: str, folder: Path) -> list[str]:
-    found = _texts(text, folder)
-    for pattern in found:
+    patterns = _texts(text, folder)
+    for pattern in patterns:
         try:
             re.compile(pattern)
         except re.error as fault:
             raise ValueError(f"regular expressions with commas between them ({pattern}: {fault})") from None
-    return found
+    return patterns
 
 
 def _origins(text: str, folder: Path) -> list[str]:
-    found = [origin.rstrip("/").lower() for origin in _texts(text, folder)]
-    if "*" in found:
+    origins = [origin.rstrip("/").lower() for origin in _texts(text, folder)]
+    if "*" in origins:
         raise ValueError("the origins of the pages that may call; * would open the API to every page that a browser shows")
-    return found
+    return origins
 
 
 def _pinned(text: str, folder: Path) -> str | None:
@@ -224,7 +230,7 @@ def _pinned(text: str, folder: Path) -> str | None:
 
 
 def _nothing(text: str, _: Path) -> None:
-    """The setting needs none of ours."""
+    """The property needs no setting of penstock."""
 
 
 def _located(text: str, folder: Path) -> str:

@@ -96,14 +96,14 @@ def torchserve(
         without_tokens=disable_token_auth,
         with_model_api=enable_model_api,
     )
-    found = translated(options, os.environ, Path.cwd(), this_machine())
+    deployment = translated(options, os.environ, Path.cwd(), this_machine())
     if write is not None:
-        return write_settings(found, write, as_json=as_json)
-    _report(found, given)
-    _need_something(found)
+        return write_settings(deployment, write, as_json=as_json)
+    _report(deployment, given)
+    _need_something(deployment)
     folder.mkdir(parents=True, exist_ok=True)
     written = folder / WRITTEN_NAME
-    written.write_text(as_toml(found), "utf-8")
+    written.write_text(as_toml(deployment), "utf-8")
     chosen = setup.serve_setup([], config=written, flags={"store.state_dir": folder}, need_files=True)
     # TorchServe serves the other models while one cannot be loaded.
     raise typer.Exit(serve(chosen, keep_trying=True, as_json=as_json))
@@ -119,17 +119,17 @@ def end_stack(state_dir: Path) -> None:
     typer.echo(f"process {stack.pid} finishes its batches and ends")
 
 
-def _report(found: TranslatedDeployment, given: Mapping[str, Path | None]) -> None:
+def _report(deployment: TranslatedDeployment, given: Mapping[str, Path | None]) -> None:
     unused = [SettingParity(name, str(value), Parity.IGNORED, why=_UNUSED[name]) for name, value in given.items() if value]
-    for one in [*not_plain(found.report), *unused]:
+    for one in [*not_plain(deployment.report), *unused]:
         print_faint(f"penstock torchserve: {one}")
 
 
-def _need_something(found: TranslatedDeployment) -> None:
+def _need_something(deployment: TranslatedDeployment) -> None:
     """Without a model, only a server at which models may be registered is of use."""
-    if found.models or found.workflows or found.settings.get("torchserve.model_api"):
+    if deployment.models or deployment.workflows or deployment.settings.get("torchserve.model_api"):
         return
     raise ConfigError(
-        f"no model is to be loaded{': every one was refused' if any(one.key == 'model' for one in found.report) else ''}",
+        f"no model is to be loaded{': every one was refused' if any(one.key == 'model' for one in deployment.report) else ''}",
         hint="name archives of the model store with --models, or let them be registered with --enable-model-api",
     )

@@ -27,7 +27,7 @@ _OPTIONS = {"decode_input_request": switch, "limit_max_image_pixels": switch, MA
 
 @dataclass(frozen=True, slots=True)
 class MachineSize:
-    """What this machine has, as far as TorchServe's defaults follow from it."""
+    """The parts of this machine on which TorchServe's defaults depend."""
 
     cores: int
     gpus: int
@@ -96,13 +96,13 @@ def startup_models(
     """
     reading = _Reading(properties, machine, metrics)
     said = _said(reading)
-    found: dict[tuple[str, str], StartupModel] = {}
+    models: dict[tuple[str, str], StartupModel] = {}
     for file in _listed(properties.get("load_models", "").strip(), store):
         with reading.refusals():
             model = _model(_wanted(file, store), said, reading)
-            _check_new(model, found)
-            found[model.name, model.version] = model
-    return StartupModels(list(found.values()), [*reading.report, *_server_wide(reading)])
+            _check_new(model, models)
+            models[model.name, model.version] = model
+    return StartupModels(list(models.values()), [*reading.report, *_server_wide(reading)])
 
 
 def _listed(text: str, store: Path | None) -> list[str]:
@@ -134,10 +134,10 @@ def _wanted(listed: str, store: Path | None) -> _Wanted:
     if not path.resolve().is_relative_to(store.resolve()):
         raise _Refused(file, "it lies outside the model store")
     # TorchServe takes the name of an archive without its ending too.
-    found = next((one for one in (path, path.with_name(f"{path.name}.mar")) if one.exists()), None)
-    if found is None:
+    archive = next((one for one in (path, path.with_name(f"{path.name}.mar")) if one.exists()), None)
+    if archive is None:
         raise _Refused(file, f"there is no such file in {store}")
-    return _Wanted(found, name.strip())
+    return _Wanted(archive, name.strip())
 
 
 def _model(wanted: _Wanted, said: Mapping[str, Any], reading: _Reading) -> StartupModel:
@@ -152,7 +152,7 @@ def _model(wanted: _Wanted, said: Mapping[str, Any], reading: _Reading) -> Start
     reading.report += _packages(wanted.path, contents, name, may_install=bool(_options(reading).get(MAY_INSTALL)))
     own = _below(_below(said, name), contents.manifest.version)
     table = {**_defaults(reading), **_of_models(own, name, reading)}
-    # model-config.yaml stands over what config.properties says of models.
+    # model-config.yaml overrides what config.properties says of models.
     kept = {key: value for key, value in table.items() if key not in yaml.values}
     options = {**_options(reading), **({"handler": handler} if handler else {})}
     kept = _on_devices(kept, yaml.values, reading) | ({"options": options} if options else {})
@@ -160,7 +160,7 @@ def _model(wanted: _Wanted, said: Mapping[str, Any], reading: _Reading) -> Start
 
 
 def _packages(path: Path, contents: ArchiveContents, name: str, *, may_install: bool) -> Iterator[SettingParity]:
-    """TorchServe takes no notice of an archive's requirements unless it may install them; whoever moves should know."""
+    """TorchServe ignores an archive's requirements unless it may install them, so the report names missing ones."""
     file = contents.manifest.requirements_file
     if not file:
         return
@@ -177,8 +177,8 @@ def _packages(path: Path, contents: ArchiveContents, name: str, *, may_install: 
 
 
 def _below(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = table.get(key)
-    return found if isinstance(found, dict) else {}
+    value = table.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def _read(path: Path, default_handler: str) -> tuple[ArchiveContents, str]:
@@ -187,10 +187,10 @@ def _read(path: Path, default_handler: str) -> tuple[ArchiveContents, str]:
         try:
             return read_archive(path), ""
         except BadArchive:
-            found = read_archive(path, handler=default_handler) if default_handler else None
-            if found is None or _below(found.manifest.whole, "model").get("handler") not in (None, "", default_handler):
+            archive = read_archive(path, handler=default_handler) if default_handler else None
+            if archive is None or _below(archive.manifest.whole, "model").get("handler") not in (None, "", default_handler):
                 raise
-            return found, default_handler
+            return archive, default_handler
     except (BadArchive, OSError) as error:
         raise _Refused(path.name, error.message if isinstance(error, BadArchive) else str(error)) from error
 
@@ -209,11 +209,11 @@ def _said(reading: _Reading) -> Mapping[str, Any]:
         if not text:
             continue
         try:
-            found = json.loads(text)
+            parsed = json.loads(text)
         except ValueError as fault:
             reading.report.append(SettingParity(key, text, Parity.IGNORED, why=f"it is not valid JSON: {fault}"))
             continue
-        models = found.get("models", found) if key == "model_snapshot" and isinstance(found, dict) else found
+        models = parsed.get("models", parsed) if key == "model_snapshot" and isinstance(parsed, dict) else parsed
         if isinstance(models, dict):
             why = "" if reading.properties.get("load_models") else "load_models names no model, so none is loaded at the start"
             reading.report.append(SettingParity(key, text, Parity.HONOURED, why=why))
@@ -238,9 +238,9 @@ _DEFAULT_KEYS = {
 def _of_models(own: Mapping[str, Any], name: str, reading: _Reading) -> dict[str, Any]:
     """One version's entry in `models`; the keys are those of model-config.yaml, and some that name the archive."""
     rest = {key: value for key, value in own.items() if key not in ("defaultVersion", "marName")}
-    found = model_settings(rest)
-    reading.report += [_of(f"models.{name}", one) for one in not_plain(found.report)]
-    return dict(found.values)
+    settings = model_settings(rest)
+    reading.report += [_of(f"models.{name}", one) for one in not_plain(settings.report)]
+    return dict(settings.values)
 
 
 def _on_devices(table: dict[str, Any], yaml: Mapping[str, Any], reading: _Reading) -> dict[str, Any]:
@@ -254,12 +254,12 @@ def _on_devices(table: dict[str, Any], yaml: Mapping[str, Any], reading: _Readin
 
 
 def _options(reading: _Reading) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for key, read in _OPTIONS.items():
         if key in reading.properties:
-            found[key] = read(reading.properties[key].strip())
+            options[key] = read(reading.properties[key].strip())
     envelope = reading.properties.get("service_envelope", "").strip()
-    return {**found, **({"service_envelope": envelope} if envelope else {}), **reading.metrics}
+    return {**options, **({"service_envelope": envelope} if envelope else {}), **reading.metrics}
 
 
 def _whole(reading: _Reading, key: str) -> int | None:
@@ -276,8 +276,8 @@ def _server_wide(reading: _Reading) -> Iterator[SettingParity]:
     for key, ours in {**_DEFAULT_KEYS, "default_workers_per_model": "slots"}.items():
         if key in reading.properties:
             value = reading.properties[key]
-            found = _whole(reading, key)
-            bad = found is None and value.strip() not in ("", "0")
+            number = _whole(reading, key)
+            bad = number is None and value.strip() not in ("", "0")
             why = (
                 "it must be a whole number"
                 if bad
@@ -295,7 +295,7 @@ def _server_wide(reading: _Reading) -> Iterator[SettingParity]:
         yield SettingParity("load_models", reading.properties["load_models"], Parity.HONOURED, "models")
 
 
-def _check_new(model: StartupModel, found: Mapping[tuple[str, str], StartupModel]) -> None:
+def _check_new(model: StartupModel, models: Mapping[tuple[str, str], StartupModel]) -> None:
     """Each version of a model comes once, as in TorchServe: from the first archive that brings it."""
-    if (model.name, model.version) in found:
+    if (model.name, model.version) in models:
         raise _Refused(model.source.name, f"version {model.version} of {model.name} comes from another archive already")

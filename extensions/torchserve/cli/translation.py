@@ -77,12 +77,12 @@ def translated(
 
 
 def _registered(properties: Mapping[str, str]) -> dict[str, int]:
-    """What the keys of all models say of those that are registered later. `startup_models` reports the keys."""
-    found = {}
+    """The defaults that the keys of all models set for models registered later. `startup_models` reports the keys."""
+    settings = {}
     for key, ours in _REGISTERED.items():
         with suppress(ValueError):
-            found[f"torchserve.{ours}"] = whole(properties.get(key, "").strip())
-    return found
+            settings[f"torchserve.{ours}"] = whole(properties.get(key, "").strip())
+    return settings
 
 
 def _workflows(
@@ -91,15 +91,15 @@ def _workflows(
     """The workflows of the store by name: TorchServe serves one when it is registered, penstock from its start."""
     written = properties.get("workflow_store", "").strip()
     place = folder / Path(written).expanduser() if written else Path(model_store or "")
-    found: dict[str, Path] = {}
+    workflows: dict[str, Path] = {}
     report = [SettingParity("workflow_store", written, Parity.HONOURED, "workflows")] if written else []
     for path in sorted(place.glob("*.war")) if written or model_store else ():
         try:
-            found.setdefault(read_workflow(path).name, path)
+            workflows.setdefault(read_workflow(path).name, path)
         except (BadArchive, OSError) as error:
             why = error.message if isinstance(error, BadArchive) else str(error)
             report.append(SettingParity("workflow", path.name, Parity.REFUSED, why=why))
-    return found, report
+    return workflows, report
 
 
 def _found(options: TorchServeCommandLine, environment: Mapping[str, str], folder: Path) -> Path | None:
@@ -120,24 +120,24 @@ def _properties(path: Path) -> dict[str, str]:
     try:
         return read_properties(raw.decode("utf-8"))
     except UnicodeDecodeError:
-        # What Java takes a properties file for.
+        # The encoding that Java assumes.
         return read_properties(raw.decode("latin-1"))
 
 
 def _of_command(options: TorchServeCommandLine, folder: Path) -> dict[str, str]:
-    """What the command line says stands over the file."""
-    found: dict[str, str] = {}
+    """The properties that the command line sets; they override the file."""
+    said: dict[str, str] = {}
     if options.model_store:
-        found["model_store"] = str(folder / options.model_store.expanduser())
+        said["model_store"] = str(folder / options.model_store.expanduser())
     if options.workflow_store:
-        found["workflow_store"] = str(folder / options.workflow_store.expanduser())
+        said["workflow_store"] = str(folder / options.workflow_store.expanduser())
     if options.models:
-        found["load_models"] = ",".join(options.models)
+        said["load_models"] = ",".join(options.models)
     if options.without_tokens:
-        found["disable_token_authorization"] = "true"
+        said["disable_token_authorization"] = "true"
     if options.with_model_api:
-        found["enable_model_api"] = "true"
-    return found
+        said["enable_model_api"] = "true"
+    return said
 
 
 def _declared_metrics(properties: Mapping[str, str], folder: Path) -> tuple[dict[str, Any], Sequence[SettingParity]]:
@@ -148,32 +148,32 @@ def _declared_metrics(properties: Mapping[str, str], folder: Path) -> tuple[dict
     path = folder / Path(written).expanduser()
     try:
         with path.open("rb") as file:
-            found = read_yaml(file.read(MAX_CONFIG_BYTES), str(path))
+            parsed = read_yaml(file.read(MAX_CONFIG_BYTES), str(path))
     except (OSError, BadArchive) as error:
         why = error.message if isinstance(error, BadArchive) else f"{path} cannot be read: {error.strerror}"
         return {}, [SettingParity(_METRICS_KEY, written, Parity.IGNORED, why=why)]
-    declared = found.get("model_metrics") if isinstance(found, dict) else None
+    declared = parsed.get("model_metrics") if isinstance(parsed, dict) else None
     if not isinstance(declared, dict):
         return {}, [SettingParity(_METRICS_KEY, written, Parity.HONOURED, why="it declares no model_metrics")]
     return {"metrics": declared}, [SettingParity(_METRICS_KEY, written, Parity.HONOURED, "options.metrics", _METRICS_WHY)]
 
 
-def as_toml(found: TranslatedDeployment) -> str:
+def as_toml(deployment: TranslatedDeployment) -> str:
     """A penstock.toml with the settings, and what is not simply honoured as comments at its end."""
     document = tomlkit.document()
     document.add(
         tomlkit.comment(
-            f"From TorchServe: {found.origin or 'its defaults'}. docs/reference/torchserve.md explains each setting."
+            f"From TorchServe: {deployment.origin or 'its defaults'}. docs/reference/torchserve.md explains each setting."
         )
     )
-    _add_settings(document, found.settings)
-    for name in dict.fromkeys(model.name for model in found.models):
-        _add_model(document, name, [model for model in found.models if model.name == name])
-    for name, path in found.workflows.items():
+    _add_settings(document, deployment.settings)
+    for name in dict.fromkeys(model.name for model in deployment.models):
+        _add_model(document, name, [model for model in deployment.models if model.name == name])
+    for name, path in deployment.workflows.items():
         workflows = document.setdefault("workflows", tomlkit.table(is_super_table=True))
         workflows[name] = tomlkit.table()
         workflows[name]["source"] = str(path)
-    left = not_plain(found.report)
+    left = not_plain(deployment.report)
     if left:
         document.add(tomlkit.nl())
         document.add(tomlkit.comment("Not as it was in TorchServe:"))
@@ -221,5 +221,5 @@ def this_machine() -> MachineSize:
     """Imported late: discovery loads the library that finds GPUs."""
     from penstock.workers.devices.machine import discover
 
-    found = discover()
-    return MachineSize(len(os.sched_getaffinity(0)), len(found.gpus.found), find_spec("grpc") is not None)
+    machine = discover()
+    return MachineSize(len(os.sched_getaffinity(0)), len(machine.gpus.found), find_spec("grpc") is not None)

@@ -15,29 +15,29 @@ from penstock.extensions.torchserve.archives.parity import Parity, SettingParity
 from penstock.extensions.torchserve.cli.translation import TranslatedDeployment, as_toml
 
 
-def write_settings(found: TranslatedDeployment, output: Path, *, as_json: bool) -> None:
+def write_settings(deployment: TranslatedDeployment, output: Path, *, as_json: bool) -> None:
     """Write the settings that serve the same models at the same addresses, and say what becomes of each setting.
 
     Overwrites nothing, starts nothing.
     """
-    if found.origin is None and not (found.models or found.report):
+    if deployment.origin is None and not (deployment.models or deployment.report):
         raise ConfigError(
             f"there is nothing to write: {Path.cwd()} has no config.properties, and no model store is named",
             hint="name them with --ts-config and --model-store, or run it where `torchserve` was started",
         )
-    text = as_toml(found)
+    text = as_toml(deployment)
     if str(output) != "-":
         write(output, text)
         # What was written is read as `penstock up` will read it: a fault shows now.
         setup.serve_setup([], config=output.absolute(), flags={}, need_files=True)
     if as_json:
         written = "" if str(output) == "-" else str(output.absolute())
-        report = [one.as_json() for one in found.report]
-        return print_json({"written": written, "models": [model.name for model in found.models], "report": report})
+        report = [one.as_json() for one in deployment.report]
+        return print_json({"written": written, "models": [model.name for model in deployment.models], "report": report})
     if str(output) == "-":
         return typer.echo(text, nl=False)
-    _print_report(found.report)
-    return typer.echo(f"wrote {output}: {len(found.models)} versions of models; start it with: penstock up {output}")
+    _print_report(deployment.report)
+    return typer.echo(f"wrote {output}: {len(deployment.models)} versions of models; start it with: penstock up {output}")
 
 
 def write(path: Path, text: str) -> None:

@@ -1,7 +1,7 @@
 """The lines of TorchServe's front end: one of its access log for each answer, and those of its metrics in log mode.
 
-They go to stdout between the lines of the gateway's own log, as TorchServe writes both to its console. For whoever reads a log
-by patterns that were made for that.
+They go to stdout between the lines of the gateway's own log, as TorchServe writes both to its console. They serve readers of
+logs whose patterns were made for TorchServe.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from penstock.gateway.asgi.wire import Scope
 
-# Whatever a client sends stands in one line: a space would begin another field, and a line break another line.
+# A client's text must stay one field of one line: a space would begin another field, and a line break another line.
 _NOT_PLAIN = dict.fromkeys([*range(33), 127, ord('"')], "?")
 _MOST_CHARS = 2_000
 # In the place of the thread that TorchServe names.

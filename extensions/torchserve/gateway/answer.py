@@ -137,7 +137,7 @@ class TorchServeAnswers:
 
 
 async def _begin(waiting: WaitingRequest, job: JobId, stored_type: str) -> int:
-    """Send the head of a chunked response. Without a media type of its handler it is untyped, as it is there."""
+    """Send the head of a chunked response. Without a media type of its handler it is untyped, as in TorchServe."""
     said = split_head(stored_type)[1] or (_OK if stored_type else _UNTYPED)
     typed = [(name.encode("ascii"), value.encode("latin-1")) for name, value in file_headers(stored_type).items()]
     waiting.word(said.phrase)
@@ -162,7 +162,7 @@ def check_size(size: int, job: JobId, *, most: int | None) -> None:
 
 
 def head_in(value: Any) -> str:
-    """The media type, as it is stored with an output, that a chunk names for the response; empty if it is no such chunk."""
+    """The media type, as stored with an output, that a chunk names for the response; empty if it names none."""
     return value[_HEAD] if isinstance(value, dict) and value.keys() == {_HEAD} else ""
 
 
@@ -172,7 +172,7 @@ def bytes_in(value: Any) -> bytes:
         return value.encode()
     if isinstance(value, dict) and value.keys() == {_BYTES}:
         return b64decode(value[_BYTES])
-    # Python's own library, as there: text beyond ASCII is escaped, and fractions are written in its way.
+    # Python's own library, as in TorchServe: text beyond ASCII is escaped, and fractions are written in its way.
     return json.dumps(value, indent=2).encode()
 
 

@@ -86,12 +86,12 @@ def model_description(model: str, version: str) -> dict[str, Any]:
 def _operation(path: str, name: str, text: str, predicts: bool) -> dict[str, Any]:
     names = [part.split("}")[0] for part in path.split("{")[1:]]
     parameters = [{"in": "path", "name": one, "required": True, "schema": {"type": "string"}} for one in names]
-    found: dict[str, Any] = {"description": text, "operationId": name, "parameters": parameters}
+    operation: dict[str, Any] = {"description": text, "operationId": name, "parameters": parameters}
     if not predicts:
-        return {**found, "responses": {"200": _answer("OK", _STATUS if name == "ping" else _OBJECT)}}
-    found["requestBody"] = {"description": "Input of the model.", "content": {"*/*": {"schema": _ANYTHING}}}
+        return {**operation, "responses": {"200": _answer("OK", _STATUS if name == "ping" else _OBJECT)}}
+    operation["requestBody"] = {"description": "Input of the model.", "content": {"*/*": {"schema": _ANYTHING}}}
     refused = {status: _answer(why, _ERROR) for status, why in _REFUSALS.items()}
-    return {**found, "responses": {"200": {"description": "The model's output."}, **refused}}
+    return {**operation, "responses": {"200": {"description": "The model's output."}, **refused}}
 
 
 def _answer(text: str, schema: dict[str, Any]) -> dict[str, Any]:

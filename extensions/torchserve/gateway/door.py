@@ -23,7 +23,7 @@ from penstock.gateway.services import Services
 
 
 class TorchServeDoor:
-    """One gateway's routes. A request without a target here is answered by somebody else."""
+    """One gateway's routes. A request without a target here is answered by other routes."""
 
     def __init__(self, services: Services, own: TorchServeSettings) -> None:
         self._registry = services.registry
@@ -41,20 +41,20 @@ class TorchServeDoor:
         """What the request asks for here; None if it is not for these routes, or from a client of penstock's own."""
         if accepts_problems(scope):
             return None
-        found = target_of(scope["path"], scope["method"])
-        if found is None or (found.is_v2 and not self._takes_raw(found)):
+        asked = target_of(scope["path"], scope["method"])
+        if asked is None or (asked.is_v2 and not self._takes_raw(asked)):
             if is_management(scope["path"]):
                 word_refusals(scope, TorchServeTarget("management"))
             return None
-        if not found.is_v2:
-            word_refusals(scope, found)
-        return found
+        if not asked.is_v2:
+            word_refusals(scope, asked)
+        return asked
 
     def add_routes(self, document: dict[str, Any], keyed: bool) -> dict[str, Any]:
         return add_routes(document, keyed=keyed)
 
     def _takes_raw(self, target: TorchServeTarget) -> bool:
-        """Whether the model's own code reads bodies, so that the Open Inference Protocol's inputs are its business, too."""
+        """Whether the model's own code reads bodies, and so reads inputs of the Open Inference Protocol, too."""
         entry = self._registry.models.get(target.model)
         version = None if entry is None else entry.versions.get(target.version) if target.version else entry.default
         return version is not None and version.takes_raw
@@ -62,7 +62,7 @@ class TorchServeDoor:
     async def __call__(self, scope: Scope, receive: Receive, send: Send, head: Head, target: TorchServeTarget) -> int:
         """Returns the status that was sent. A prediction's caller is in the scope, and has a permit."""
         if target.is_v2:
-            # Not before: the words of a refusal would tell a stranger which models there are.
+            # Not earlier: the words of a refusal would tell a stranger which models exist.
             word_refusals(scope, target)
         # The handler, the answer and a refusal name the same id.
         sent = head.get(b"x-request-id")
@@ -80,7 +80,7 @@ class TorchServeDoor:
 
 
 def accepts_problems(scope: Scope) -> bool:
-    """Whether the caller names penstock's form of a refusal, as its own clients do, and no client of TorchServe's."""
+    """Whether the caller accepts penstock's form of a refusal, which its own clients name and those of TorchServe never do."""
     return any(name == b"accept" and PROBLEM_JSON in value for name, value in scope["headers"])
 
 

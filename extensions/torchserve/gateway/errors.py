@@ -100,7 +100,7 @@ def invalid_token(what: str = "Authorization") -> TorchServeError:
 
 
 def torchserve_error(error: Exception) -> TorchServeError:
-    """Any error as TorchServe's. A bug tells nothing of its cause; errors of ours keep their message and their hint."""
+    """Any error as TorchServe's. The cause of a bug is not shown; penstock's errors keep their message and their hint."""
     if isinstance(error, TorchServeError):
         return error
     if not isinstance(error, PenstockError):
@@ -113,7 +113,7 @@ def torchserve_error(error: Exception) -> TorchServeError:
         return version_not_found(error.model, error.version)
     if isinstance(error, (TokenRefused, WrongToken)):
         return invalid_token()
-    # What is well-formed but cannot be meant is a bad request there; 422 is no status of TorchServe's own.
+    # TorchServe answers 400 to a well-formed request with wrong values; it never answers 422.
     status = 400 if isinstance(error, (BadRequest, InvalidInput)) else status_of(error)
     members = members_of(error)
     return TorchServeError(status, _name_of(error, status), refusal_text(members))

@@ -127,13 +127,13 @@ def _gpu_families(workers: Sequence[WorkerInfo]) -> Iterator[TorchServeFamily]:
         if slot.device_use is not None
     }
     for name, unit, value_of in _GPU:
-        found = [
+        samples = [
             ((("Level", "Host"), ("DeviceId", device), ("Hostname", host)), value)
             for (device, host), use in sorted(uses.items())
             if (value := value_of(use)) is not None
         ]
-        if found:
-            yield TorchServeFamily(name, "gauge", unit, found)
+        if samples:
+            yield TorchServeFamily(name, "gauge", unit, samples)
 
 
 def _used_percent(use: SlotDeviceUse) -> float | None:

@@ -112,8 +112,8 @@ class TorchServePredictions:
         if not model:
             body = await self._body(receive, head, scope)
             # A form may be as large as any body.
-            found = await asyncio.to_thread(form_fields_of, body, _media(head))
-            model, receive = model_name_in(found), read_again(body)
+            parts = await asyncio.to_thread(form_fields_of, body, _media(head))
+            model, receive = model_name_in(parts), read_again(body)
         if not model:
             raise BadRequest("Parameter model_name is required.")
         named = target._replace(model=model)
@@ -127,10 +127,10 @@ class TorchServePredictions:
             return await self._submitter.inputs.body(receive, head, scope["caller"].owner, version)
         refuse_encoded(head)
         body = await self._body(receive, head, scope)
-        found = await asyncio.to_thread(_form_input, fields, body, _media(head), version, self._limits)
-        if found.content_type == JSON:
-            await self._submitter.inputs.check(found, version)
-        return found
+        payload = await asyncio.to_thread(_form_input, fields, body, _media(head), version, self._limits)
+        if payload.content_type == JSON:
+            await self._submitter.inputs.check(payload, version)
+        return payload
 
     async def _body(self, receive: Receive, head: Head, scope: Scope) -> bytes:
         limit, owner = self._limits.max_raw_bytes, scope["caller"].owner
@@ -143,7 +143,7 @@ def is_chunked(request: SubmitRequest) -> bool:
 
 
 def _form_input(fields: Sequence[FormPart], body: bytes, media: str, version: VersionEntry, limits: GatewaySettings) -> Payload:
-    # For a model of penstock's own an empty body is no field.
+    # For a model of penstock's own, an empty body is not a field.
     parts = with_fields(fields, body, media) if body or version.takes_raw else fields
     return input_of(parts, version, limits)
 

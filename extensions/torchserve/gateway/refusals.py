@@ -1,4 +1,4 @@
-"""How TorchServe words what becomes of a prediction that is not answered with an output. Pure."""
+"""How TorchServe words the refusal of a prediction, or its end without an output. Pure."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def _end_error(error: EndedWithoutOutput, target: TorchServeTarget) -> TorchServ
 
 
 def word_refusals(scope: Scope, target: TorchServeTarget) -> None:
-    """Whatever refuses the request is worded as TorchServe would word it."""
+    """Have every refusal of the request worded as TorchServe words it."""
     scope[WORDING] = partial(as_torchserve, target)
 
 
 def as_torchserve(target: TorchServeTarget, problem: ProblemResponse, error: Exception) -> ProblemResponse:
     """The same refusal with TorchServe's error object, and the headers of all its replies."""
-    found = prediction_error(error, target)
-    body = pretty(found.body)
+    worded = prediction_error(error, target)
+    body = pretty(worded.body)
     kept: Headers = [header for header in problem.headers if header[0] not in _CHANGED]
     own = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *FIXED_HEADERS]
-    return replace(problem, status=found.status, body=body, headers=[*kept, *own])
+    return replace(problem, status=worded.status, body=body, headers=[*kept, *own])

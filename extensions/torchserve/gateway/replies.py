@@ -23,8 +23,8 @@ JSON_HEADER = (b"content-type", b"application/json")
 
 def reply_headers(sent_id: bytes | None) -> list[tuple[bytes, bytes]]:
     """The headers of every reply. `sent_id`: the caller's own x-request-id, which is used if it is well-formed."""
-    found = request_id_of(sent_id) if sent_id else str(uuid.uuid4())
-    return [(b"x-request-id", found.encode("ascii")), *FIXED_HEADERS]
+    request_id = request_id_of(sent_id) if sent_id else str(uuid.uuid4())
+    return [(b"x-request-id", request_id.encode("ascii")), *FIXED_HEADERS]
 
 
 def pretty(value: Any) -> bytes:
@@ -42,13 +42,13 @@ def plain_reply(body: bytes, *, status: int = 200, sent_id: bytes | None = None)
 
 
 def error_reply(error: Exception, *, sent_id: bytes | None = None) -> Response:
-    found = torchserve_error(error)
+    worded = torchserve_error(error)
     headers = [*reply_headers(sent_id), JSON_HEADER]
     if isinstance(error, CapacityError):
         headers.append((b"retry-after", b"%d" % retry_after(error.retry_after_s, draw=0.5)))
-    if found.status == 401:
+    if worded.status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="penstock"'))
-    return _reply(pretty(found.body), found.status, headers)
+    return _reply(pretty(worded.body), worded.status, headers)
 
 
 def _reply(body: bytes, status: int, headers: list[tuple[bytes, bytes]]) -> Response:

@@ -20,7 +20,7 @@ from penstock.inputs.form import FormPart
 from penstock.inputs.urlencoded import URLENCODED, pairs_of
 from penstock.job import Call
 
-# The field of TorchServe's row that holds a body which is no form.
+# The field of TorchServe's row that holds a body other than a form.
 BODY = "body"
 MODEL_NAME = "model_name"
 _OURS = frozenset({b"explain", b"url_path", b"describe", b"x-request-id"})
@@ -28,13 +28,13 @@ _OURS = frozenset({b"explain", b"url_path", b"describe", b"x-request-id"})
 
 def handler_headers(headers: RawHeaders, target: TorchServeTarget, request_id: bytes) -> list[tuple[bytes, bytes]]:
     """The request's own headers and those that TorchServe adds; what the caller sent under their names is left out."""
-    found = [header for header in headers if header[0] not in _OURS]
-    found.append((b"x-request-id", request_id))
+    kept = [header for header in headers if header[0] not in _OURS]
+    kept.append((b"x-request-id", request_id))
     if target.explain is not None:
-        found.append((b"explain", target.explain.encode("ascii")))
+        kept.append((b"explain", target.explain.encode("ascii")))
     if target.url_path is not None:
-        found.append((b"url_path", target.url_path.encode("latin-1", "replace")))
-    return found
+        kept.append((b"url_path", target.url_path.encode("latin-1", "replace")))
+    return kept
 
 
 def of_version(draft: Draft, settled: SettledDraft, target: TorchServeTarget, request_id: bytes) -> Draft:
@@ -55,8 +55,8 @@ def own_options(query: bytes, of_model: Sequence[str]) -> bytes:
     that cannot be read.
     """
     known = (*NAMES, *submit_parameters(), *of_model)
-    found = parse_qsl(query.decode("latin-1"), keep_blank_values=True, errors="replace")
-    return urlencode({name: value for name, value in found if name in known}).encode("ascii")
+    pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True, errors="replace")
+    return urlencode({name: value for name, value in pairs if name in known}).encode("ascii")
 
 
 def query_fields(query: bytes) -> list[FormPart]:
@@ -76,8 +76,8 @@ def with_fields(fields: Sequence[FormPart], body: bytes, content_type: str) -> l
 
 def model_name_in(fields: Sequence[FormPart]) -> str:
     """The model that a field names; empty if none does."""
-    found = [part.data for part in fields if part.name == MODEL_NAME]
-    return found[-1].decode("utf-8", "replace") if found else ""
+    names = [part.data for part in fields if part.name == MODEL_NAME]
+    return names[-1].decode("utf-8", "replace") if names else ""
 
 
 def form_fields_of(body: bytes, content_type: str) -> list[FormPart]:
@@ -89,7 +89,7 @@ def form_fields_of(body: bytes, content_type: str) -> list[FormPart]:
 
 
 def read_again(body: bytes) -> Receive:
-    """A body that was read already, for those who read it next."""
+    """A body that was read already, to be read again."""
 
     async def receive() -> dict[str, object]:
         return {"type": "http.request", "body": body, "more_body": False}

@@ -52,7 +52,7 @@ class AccessToken:
 
 
 Tokens = dict[str, AccessToken]
-# What tells one state of a file from another.
+# The state of a file: inode, time of the last change, size.
 Mark = tuple[int, int, int]
 
 
@@ -83,9 +83,9 @@ class TokenFile:
         return self
 
     def caller(self, token: bytes) -> Caller | None:
-        """Who sends this token; None for what is none, or for one that has expired."""
+        """The caller with this token; None if it is unknown or has expired."""
         self._refresh()
-        # All are compared, whichever fits: the time that a refusal takes reveals nothing.
+        # All tokens are compared, so that the time of a refusal reveals nothing.
         fitting = [name for name, known in self._tokens.items() if hmac.compare_digest(known.key.encode(), token)]
         name = next((name for name in fitting if self._is_valid(self._tokens[name])), None)
         if name is None:
@@ -97,21 +97,21 @@ class TokenFile:
         return caller.has_token and caller.key_id == f"{OWNER}-{API}"
 
     def renew(self, name: str) -> None:
-        """A new token in the place of this one, which no longer counts. Raises `OSError` or `ValueError`."""
+        """Replace the token of this name; the old one no longer counts. Raises `OSError` or `ValueError`."""
         with self._locked():
             self._write({**self._read(), name: self._fresh(name)})
         self._refresh()
         log.info("torchserve_token_renewed", token=name, path=str(self._path))
 
     def _lacking(self) -> list[str]:
-        found = self._read() if self._path.exists() else {}
-        return [name for name in (*RENEWABLE, API) if not self._is_valid(found.get(name))]
+        keys = self._read() if self._path.exists() else {}
+        return [name for name in (*RENEWABLE, API) if not self._is_valid(keys.get(name))]
 
     def _complete(self) -> None:
-        """What another process has just made stays."""
+        """Add the missing tokens. Those that another process has just made stay."""
         if lacking := self._lacking():
-            found = self._read() if self._path.exists() else {}
-            self._write({**found, **{name: self._fresh(name) for name in lacking}})
+            keys = self._read() if self._path.exists() else {}
+            self._write({**keys, **{name: self._fresh(name) for name in lacking}})
 
     def _fresh(self, name: str) -> AccessToken:
         token = AccessToken(secrets.token_urlsafe(_BYTES))
@@ -121,7 +121,7 @@ class TokenFile:
         return token is not None and (token.expires_at is None or token.expires_at > self._wall())
 
     def _refresh(self) -> None:
-        """What is in the file counts. While it cannot be read, what was read last does, for as long as that is valid."""
+        """The file decides. While it cannot be read, the tokens that were read last count until they expire."""
         mark = _mark(self._path)
         if mark == self._mark:
             return
@@ -195,9 +195,9 @@ def _moment(at: float) -> str:
 
 
 def _mark(path: Path) -> Mark | None:
-    """None if there is no such file, or none that can be looked at."""
+    """None if there is no such file, or it cannot be inspected."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size

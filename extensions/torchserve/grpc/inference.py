@@ -47,7 +47,7 @@ from penstock.gateway.services import Services
 from penstock.job import JobId, Payload
 
 _PREDICT = "/predictions/{model}"
-# A job that nobody needs any more is not made; one whose caller has less time than this is late anyway.
+# A call with less time than this is late anyway, so no job is made for it.
 _LEAST_S = 0.001
 
 
@@ -76,17 +76,17 @@ class InferenceApis:
         return POOL.written(f"{INFERENCE}.TorchServeHealthResponse", health=health)
 
     async def _predict(self, rpc: Rpc, message: bytes) -> bytes:
-        found = parsed(PREDICTIONS_REQUEST, message)
+        sent = parsed(PREDICTIONS_REQUEST, message)
         started = time.perf_counter()
         try:
-            request = await self._request(rpc, found)
+            request = await self._request(rpc, sent)
             deadline_s = await self._deadline(rpc, request)
             end = await self._services.predict.end_of(request, rpc.connection, deadline_s)
-            answer = prediction_message(await self._read(end), found)
-            self._count(found, end, started)
+            answer = prediction_message(await self._read(end), sent)
+            self._count(sent, end, started)
             return answer
         except PenstockError as error:
-            raise worded(error, _target(found)) from error
+            raise worded(error, _target(sent)) from error
 
     async def _stream(self, rpc: Rpc) -> None:
         """One request; its answers are the chunks that the model writes, or its one output."""
@@ -94,40 +94,40 @@ class InferenceApis:
         await self._guard.until_gone(self._send_all(rpc, message), rpc.connection)
 
     async def _send_all(self, rpc: Rpc, message: bytes) -> None:
-        found = parsed(PREDICTIONS_REQUEST, message)
+        sent = parsed(PREDICTIONS_REQUEST, message)
         try:
-            async for data in self._answers(rpc, found, rpc.connection):
+            async for data in self._answers(rpc, sent, rpc.connection):
                 # If the caller has left, the loop goes on until the job is cancelled.
                 if not rpc.connection.lost:
-                    await rpc.context.write(prediction_message(data, found))
+                    await rpc.context.write(prediction_message(data, sent))
         except PenstockError as error:
-            raise worded(error, _target(found)) from error
+            raise worded(error, _target(sent)) from error
 
     async def _stream_answers(self, rpc: Rpc, message: bytes, connection: ClientConnection) -> AsyncIterator[bytes]:
-        """The answers to one request of a stream. A refusal is one, too, and the stream goes on."""
-        found = None
+        """The answers to one request of a stream. A refusal is an answer too, and the stream goes on."""
+        sent = None
         try:
             caller = self._guard.admit(rpc.head, rpc.address)
             with self._guard.permit_in(self._predictions, caller):
-                found = parsed(PREDICTIONS_REQUEST, message)
-                async for data in self._answers(rpc, found, connection):
-                    yield prediction_message(data, found)
+                sent = parsed(PREDICTIONS_REQUEST, message)
+                async for data in self._answers(rpc, sent, connection):
+                    yield prediction_message(data, sent)
         except ClientGone:
             return
         except Exception as error:  # noqa: BLE001 - one request of a stream fails alone
-            shown = worded(error, _target(found)) if isinstance(error, PenstockError) and found is not None else error
+            shown = worded(error, _target(sent)) if isinstance(error, PenstockError) and sent is not None else error
             refusal = refusal_of(shown, method=rpc.method.name, given_id=rpc.head.get(b"x-request-id"), codes=CODES)
-            yield refusal_message(refusal, found)
+            yield refusal_message(refusal, sent)
 
-    async def _answers(self, rpc: Rpc, found: Any, connection: ClientConnection) -> AsyncIterator[bytes]:
+    async def _answers(self, rpc: Rpc, sent: Any, connection: ClientConnection) -> AsyncIterator[bytes]:
         started = time.perf_counter()
         # The metadata of a stream belong to all of its requests.
-        request = await self._request(rpc, found, key="")
+        request = await self._request(rpc, sent, key="")
         deadline_s = await self._deadline(rpc, request)
         if request.version.info is None or not request.version.info.streams:
             end = await self._services.predict.end_of(request, connection, deadline_s)
             yield await self._read(end)
-            self._count(found, end, started)
+            self._count(sent, end, started)
             return
         has_chunks = False
         async for job, chunk in self._services.predict.chunks(request, connection, deadline_s):
@@ -139,37 +139,37 @@ class InferenceApis:
                 end = await self._end_of(job)
                 if not has_chunks:
                     yield await self._read(end)
-                self._count(found, end, started)
+                self._count(sent, end, started)
 
-    def _count(self, found: Any, end: Push, started: float) -> None:
+    def _count(self, sent: Any, end: Push, started: float) -> None:
         total_s = time.perf_counter() - started
-        self._services.predict.count_answer(found.model_name, found.model_version, end.batch, total_s)
+        self._services.predict.count_answer(sent.model_name, sent.model_version, end.batch, total_s)
 
-    async def _request(self, rpc: Rpc, found: Any, *, key: str | None = None) -> SubmitRequest:
-        """`key`: in place of that among the metadata."""
+    async def _request(self, rpc: Rpc, prediction: Any, *, key: str | None = None) -> SubmitRequest:
+        """`key`: replaces the one in the metadata."""
         services = self._services
-        if not found.model_name:
+        if not prediction.model_name:
             raise bad_request("Parameter model_name is required.")
         draft = Draft(
-            model=found.model_name,
-            version=found.model_version,
+            model=prediction.model_name,
+            version=prediction.model_version,
             caller=rpc.caller,
             kind=_PREDICT,
             is_awaited=True,
-            input=partial(self._input, found),
+            input=partial(self._input, prediction),
             headers=rpc.headers,
             head=rpc.head,
             scope=rpc.scope,
             key=key,
         )
         settled = await services.submitter.settle(draft)
-        services.predict.count_request(found.model_name, found.model_version)
+        services.predict.count_request(prediction.model_name, prediction.model_version)
         sent = rpc.head.get(b"x-request-id")
         request_id = request_id_of(sent) if sent else str(uuid.uuid4())
-        return await services.submitter.prepare(of_version(draft, settled, _target(found), request_id.encode("ascii")))
+        return await services.submitter.prepare(of_version(draft, settled, _target(prediction), request_id.encode("ascii")))
 
-    async def _input(self, found: Any, version: VersionEntry) -> Payload:
-        payload = await asyncio.to_thread(input_of, fields_of(found), version, self._services.settings.gateway)
+    async def _input(self, sent: Any, version: VersionEntry) -> Payload:
+        payload = await asyncio.to_thread(input_of, fields_of(sent), version, self._services.settings.gateway)
         if payload.content_type == JSON:
             await self._services.submitter.inputs.check(payload, version)
         return payload
@@ -198,5 +198,5 @@ def _method(name: str, permits: Shares) -> RpcMethod:
     return RpcMethod(name, _PREDICT, permits, "POST", CODES)
 
 
-def _target(found: Any) -> TorchServeTarget:
-    return TorchServeTarget(_PREDICT, found.model_name, found.model_version)
+def _target(sent: Any) -> TorchServeTarget:
+    return TorchServeTarget(_PREDICT, sent.model_name, sent.model_version)

@@ -51,49 +51,49 @@ class ManagementApis:
         return self._guard.unary(RpcMethod(name, route, self._requests, verb, CODES), partial(self._answered, serve))
 
     async def _answered(self, serve: Serve, rpc: Rpc, message: bytes) -> bytes:
-        found = parsed(POOL.message_class(f"{MANAGEMENT}.{rpc.method.name}Request"), message)
+        sent = parsed(POOL.message_class(f"{MANAGEMENT}.{rpc.method.name}Request"), message)
         try:
-            reply = await self._done(serve, rpc, found)
+            reply = await self._done(serve, rpc, sent)
         except PenstockError as error:
-            raise worded(error, TorchServeTarget(rpc.method.path, getattr(found, "model_name", ""))) from error
+            raise worded(error, TorchServeTarget(rpc.method.path, getattr(sent, "model_name", ""))) from error
         return POOL.written(f"{MANAGEMENT}.ManagementResponse", msg=message_text(reply))
 
-    async def _done(self, serve: Serve, rpc: Rpc, found: Any) -> ManagementReply:
+    async def _done(self, serve: Serve, rpc: Rpc, sent: Any) -> ManagementReply:
         if rpc.method.verb == "GET":
-            return await serve(rpc, found)
-        async with self._audit.noted(_act(rpc, found), {}):
-            return await serve(rpc, found)
+            return await serve(rpc, sent)
+        async with self._audit.noted(_act(rpc, sent), {}):
+            return await serve(rpc, sent)
 
-    async def _describe_model(self, rpc: Rpc, found: Any) -> ManagementReply:
-        model, version = found.model_name, found.model_version
-        return await self._service.describe(model, version, given_of(found), rpc.caller, rpc.connection)
+    async def _describe_model(self, rpc: Rpc, sent: Any) -> ManagementReply:
+        model, version = sent.model_name, sent.model_version
+        return await self._service.describe(model, version, given_of(sent), rpc.caller, rpc.connection)
 
-    async def _list(self, rpc: Rpc, found: Any) -> ManagementReply:
-        return await self._service.list_models(given_of(found))
+    async def _list(self, rpc: Rpc, sent: Any) -> ManagementReply:
+        return await self._service.list_models(given_of(sent))
 
-    async def _register(self, rpc: Rpc, found: Any) -> ManagementReply:
-        return await self._service.register(given_of(found))
+    async def _register(self, rpc: Rpc, sent: Any) -> ManagementReply:
+        return await self._service.register(given_of(sent))
 
-    async def _scale(self, rpc: Rpc, found: Any) -> ManagementReply:
-        return await self._service.scale(found.model_name, found.model_version, given_of(found))
+    async def _scale(self, rpc: Rpc, sent: Any) -> ManagementReply:
+        return await self._service.scale(sent.model_name, sent.model_version, given_of(sent))
 
-    async def _set_default(self, rpc: Rpc, found: Any) -> ManagementReply:
-        return await self._service.set_default(found.model_name, found.model_version)
+    async def _set_default(self, rpc: Rpc, sent: Any) -> ManagementReply:
+        return await self._service.set_default(sent.model_name, sent.model_version)
 
-    async def _unregister(self, rpc: Rpc, found: Any) -> ManagementReply:
-        return await self._service.unregister(found.model_name, found.model_version)
+    async def _unregister(self, rpc: Rpc, sent: Any) -> ManagementReply:
+        return await self._service.unregister(sent.model_name, sent.model_version)
 
 
-def _act(rpc: Rpc, found: Any) -> Act:
-    said = said_of(given_of(found))
+def _act(rpc: Rpc, sent: Any) -> Act:
+    said = said_of(given_of(sent))
     on = {kind: said.pop(f"model_{member}", "") for kind, member in (("model", "name"), ("version", "version"))}
     named = {kind: str(name) for kind, name in on.items() if name}
     return Act(f"torchserve {_ACTS[rpc.method.name]}", rpc.caller.key_id, rpc.address, named, said)
 
 
-def given_of(found: Any) -> dict[str, Any]:
+def given_of(sent: Any) -> dict[str, Any]:
     """The parameters of a request by their names over HTTP. A number or a text that is not set is 0 or empty, and left out."""
-    given = {field.name: getattr(found, field.name) for field in found.DESCRIPTOR.fields}
+    given = {field.name: getattr(sent, field.name) for field in sent.DESCRIPTOR.fields}
     return {name: value for name, value in given.items() if isinstance(value, bool) or value}
 
 

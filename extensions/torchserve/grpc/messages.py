@@ -43,18 +43,18 @@ CODES: Mapping[int, Any] = {
 
 def worded(error: PenstockError, target: TorchServeTarget) -> TorchServeError:
     """The refusal as TorchServe's clients read it: the message, and below it the name of the exception."""
-    found, wait_s = prediction_error(error, target), error.retry_after_s if isinstance(error, CapacityError) else None
-    return TorchServeError(found.status, found.name, f"{found.message}\n{found.name}", retry_after_s=wait_s)
+    refusal, wait_s = prediction_error(error, target), error.retry_after_s if isinstance(error, CapacityError) else None
+    return TorchServeError(refusal.status, refusal.name, f"{refusal.message}\n{refusal.name}", retry_after_s=wait_s)
 
 
-def fields_of(found: Any) -> list[FormPart]:
-    """The fields of a PredictionsRequest. What is no text is a file, for models that read forms by their schema.
+def fields_of(sent: Any) -> list[FormPart]:
+    """The fields of a PredictionsRequest. A value that is not text is a file, for models that read forms by their schema.
 
     Raises `TooLarge`.
     """
-    if len(found.input) > MOST_RAW_PARTS:
-        raise TooLarge(f"the request has {len(found.input)} fields; {MOST_RAW_PARTS} is the limit")
-    return [FormPart(name, value, "", None if is_text(value) else "") for name, value in found.input.items()]
+    if len(sent.input) > MOST_RAW_PARTS:
+        raise TooLarge(f"the request has {len(sent.input)} fields; {MOST_RAW_PARTS} is the limit")
+    return [FormPart(name, value, "", None if is_text(value) else "") for name, value in sent.input.items()]
 
 
 def is_text(value: bytes) -> bool:
@@ -65,16 +65,16 @@ def is_text(value: bytes) -> bool:
     return True
 
 
-def prediction_message(data: bytes, found: Any) -> bytes:
+def prediction_message(data: bytes, sent: Any) -> bytes:
     """The answer to a request, whose sequence it names."""
-    return POOL.written(f"{INFERENCE}.PredictionResponse", prediction=data, **_sequence_of(found))
+    return POOL.written(f"{INFERENCE}.PredictionResponse", prediction=data, **_sequence_of(sent))
 
 
-def refusal_message(refusal: RpcRefusal, found: Any) -> bytes:
-    """One refused request of a stream. `found` is None for what is no request."""
+def refusal_message(refusal: RpcRefusal, sent: Any) -> bytes:
+    """One refused request of a stream. `sent` is None if the request could not be read."""
     status = {"code": refusal.code.value[0], "message": refusal.text}
-    return POOL.written(f"{INFERENCE}.PredictionResponse", status=status, **_sequence_of(found))
+    return POOL.written(f"{INFERENCE}.PredictionResponse", status=status, **_sequence_of(sent))
 
 
-def _sequence_of(found: Any) -> dict[str, str]:
-    return {"sequence_id": found.sequence_id} if found is not None and found.HasField("sequence_id") else {}
+def _sequence_of(sent: Any) -> dict[str, str]:
+    return {"sequence_id": sent.sequence_id} if sent is not None and sent.HasField("sequence_id") else {}

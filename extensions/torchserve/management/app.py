@@ -101,7 +101,7 @@ class ManagementApp:
         self._metrics.on_answer(route, {**scope, "method": method}, status, time.perf_counter() - started)
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[str, Response]:
-        """The path's template and the reply, whatever failed. Raises `ClientGone`."""
+        """The path's template and the reply, also after a failure. Raises `ClientGone`."""
         route, head = "unknown", Head()
         try:
             head = read_head(scope["headers"])
@@ -154,8 +154,8 @@ class ManagementApp:
             await self._renew(caller, parse_query(scope["query_string"]))
             return plain_reply(b"", sent_id=sent_id)
         given = await self._given(target, caller, scope, receive, head)
-        found = await self._managed(target, given, caller, scope)
-        return control_reply(found.value, status=found.status, sent_id=sent_id)
+        answer = await self._managed(target, given, caller, scope)
+        return control_reply(answer.value, status=answer.status, sent_id=sent_id)
 
     async def _managed(
         self, target: ManagementTarget, given: Mapping[str, Any], caller: Caller, scope: Scope
@@ -193,7 +193,7 @@ class ManagementApp:
     async def _given(
         self, target: ManagementTarget, caller: Caller, scope: Scope, receive: Receive, head: Head
     ) -> Mapping[str, Any]:
-        """The query's parameters; of a registration with a JSON body its members, and then no others, as there."""
+        """The query's parameters; for a registration with a JSON body only the body's members, as in TorchServe."""
         if target.action is not Action.REGISTER or base_type(head.get(b"content-type", b"").decode("latin-1")) != JSON:
             return parse_query(scope["query_string"])
         refuse_encoded(head)
@@ -205,7 +205,7 @@ class ManagementApp:
         return value
 
     async def _renew(self, caller: Caller, given: Mapping[str, str]) -> None:
-        """The new token stands in the file alone, so that only who may read that gets it."""
+        """The new token is written to the file and not sent, so that only readers of the file get it."""
         tokens = self._auth.tokens
         if tokens is None:
             raise no_path()

@@ -17,7 +17,7 @@ from penstock.rollout import Rollout
 
 # TorchServe numbers its workers from here.
 FIRST_ID = 9_000
-# What TorchServe gives up after. Workers of ours are started again for as long as they are wanted.
+# TorchServe gives up after this time. Penstock starts workers again for as long as they are wanted.
 _RETRY_S = 300
 _Record = TypeVar("_Record", BatchPolicy, Limits)
 _DEVICE = re.compile(r"[a-z]+:(\d+)")
@@ -42,7 +42,7 @@ def version_facts(
     entry: ModelEntry, version: str, rollout: Rollout, workers: Sequence[WorkerInfo], declared_source: str = ""
 ) -> VersionFacts:
     """`declared_source`: the source that the settings of this gateway name. A version that was added at run time has a table of
-    its own, whose values stand over those of the model.
+    its own, whose values override those of the model.
     """
     table = rollout.added.get(version, {})
     known = entry.versions[version].info
@@ -68,7 +68,7 @@ def shown_url(source: str) -> str:
 def describe_version(facts: VersionFacts, workers: Sequence[WorkerInfo], stats: QueueStats | None) -> dict[str, Any]:
     """The describe object. The queue is that of the model: its versions share it."""
     slots = [(number, worker, slot) for number, worker, slot in numbered(workers) if _serves(slot, facts)]
-    devices = sorted({int(found[1]) for _, _, slot in slots if (found := _DEVICE.fullmatch(slot.device))})
+    devices = sorted({int(match[1]) for _, _, slot in slots if (match := _DEVICE.fullmatch(slot.device))})
     waiting = stats.depth if stats is not None else 0
     return {
         "modelName": facts.model,
@@ -114,8 +114,8 @@ def listed(urls: Mapping[str, str], page: Page) -> dict[str, Any]:
 
 def numbered(workers: Iterable[WorkerInfo]) -> list[tuple[int, WorkerInfo, SlotInfo]]:
     """All slots with TorchServe's numbers: in the order in which their worker processes were started."""
-    found = [(worker, slot) for worker in sorted(workers, key=lambda one: (one.started_at, one.name)) for slot in worker.slots]
-    return [(FIRST_ID + index, worker, slot) for index, (worker, slot) in enumerate(found)]
+    slots = [(worker, slot) for worker in sorted(workers, key=lambda one: (one.started_at, one.name)) for slot in worker.slots]
+    return [(FIRST_ID + index, worker, slot) for index, (worker, slot) in enumerate(slots)]
 
 
 def _worker_view(number: int, worker: WorkerInfo, slot: SlotInfo) -> dict[str, Any]:
@@ -145,12 +145,12 @@ def _serves(slot: SlotInfo, facts: VersionFacts) -> bool:
 
 
 def _workers(model: str, version: str, rollout: Rollout, workers: Sequence[WorkerInfo]) -> int:
-    """How many each worker process is to have: as it was scaled, else the most that one announces."""
+    """How many workers each process should have: as it was scaled, else the most that one announces."""
     scaled = rollout.scale.get(version)
     if scaled is not None:
         return scaled
     return max(((worker.wanted or {}).get(model, {}).get(version, 0) for worker in workers), default=0)
 
 
-def _over(found: _Record, table: Mapping[str, Any]) -> _Record:
-    return replace(found, **{field.name: table[field.name] for field in fields(found) if field.name in table})
+def _over(record: _Record, table: Mapping[str, Any]) -> _Record:
+    return replace(record, **{field.name: table[field.name] for field in fields(record) if field.name in table})

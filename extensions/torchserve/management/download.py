@@ -27,13 +27,13 @@ _WORKFLOW = ".war"
 _ENDINGS = tuple(ending for ending in ENDINGS if ending != _WORKFLOW)
 _REMOTE = ("http://", "https://")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}")
-# What the host of a URL is written with; in a pattern a dot stands for any letter, and everybody writes it for a dot.
+# What the host of a URL is written with; in a pattern a dot stands for any letter, and is usually meant as a dot.
 _SPELLED_HOST = re.compile(r"\^?(https?)://((?:[A-Za-z0-9.:-]|\\\.)+)/")
 
 
-# So many bytes are written in one call of a thread.
+# Bytes that one call of a thread writes.
 _PIECE_BYTES = 1024 * 1024
-# So many downloads run at a time in one gateway process; the others wait, and their time runs.
+# Downloads that run at a time in one gateway process. The time of the others runs while they wait.
 _AT_ONCE = 2
 
 
@@ -49,8 +49,8 @@ def is_scheme(url: str) -> bool:
 def allowed_url(url: str, patterns: Sequence[re.Pattern[str]]) -> tuple[CheckedUrl, bool]:
     """The URL, and whether its host may have any address: a pattern spells the host out. Raises `TorchServeError`.
 
-    Of the hosts that a pattern leaves open only those are called that have public addresses: whoever may name a URL could
-    otherwise reach what only this machine reaches.
+    If a pattern leaves the host open, only public addresses are called. Otherwise a caller could reach hosts that only this
+    machine can reach.
     """
     if len(url) > MAX_URL_CHARS:
         raise not_allowed(url)
@@ -58,10 +58,10 @@ def allowed_url(url: str, patterns: Sequence[re.Pattern[str]]) -> tuple[CheckedU
     if not matching:
         raise not_allowed(url)
     try:
-        found = parse_url(url)
+        checked = parse_url(url)
     except InvalidInput as error:
         raise bad_request(f"{error.message}: {url[:200]}") from error
-    return found, any(_spells(pattern, found) for pattern in matching)
+    return checked, any(_spells(pattern, checked) for pattern in matching)
 
 
 def not_allowed(url: str) -> TorchServeError:
@@ -81,8 +81,8 @@ def is_workflow(name: str) -> bool:
 
 
 def _spells(pattern: str, url: CheckedUrl) -> bool:
-    found = _SPELLED_HOST.match(pattern)
-    return found is not None and (found[1], found[2].replace("\\.", ".").lower()) == (url.scheme, url.netloc)
+    match = _SPELLED_HOST.match(pattern)
+    return match is not None and (match[1], match[2].replace("\\.", ".").lower()) == (url.scheme, url.netloc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Downloader:
 
     async def _download(self, url: CheckedUrl, target: Path, *, listed: bool) -> None:
         address = await address_of(url, listed=listed, resolve=self._resolve)
-        # A server that sends nothing for so long holds one of the few places.
+        # A server that sends nothing for this long would hold one of the few places.
         stall_s = min(30.0, self._limits.within_s)
         async with httpx2.AsyncClient(verify=trust(""), trust_env=False, timeout=stall_s) as client:
             answer = await client.send(pinned_request(client, "GET", url, address), stream=True, follow_redirects=False)

@@ -33,11 +33,11 @@ from penstock.extensions.torchserve.management.download import (
 
 log = structlog.get_logger(__name__)
 
-# Nobody else writes here: a downloaded archive lies in a folder that is named by its content, under its own name.
+# Only the gateway writes here: a downloaded archive lies in a folder that is named by its content, under its own name.
 DOWNLOADS = "downloads"
 _UNFINISHED = ".part-"
-# A download that was broken off by the end of its process is removed after this time, an archive that no model names any more
-# after the shorter one: a registration that has just downloaded it is not stored yet.
+# A download whose process ended is removed after this time. An archive that no model names any more is removed after the
+# shorter one, because a registration that has just downloaded it is not stored yet.
 UNFINISHED_S = 3_600.0
 UNUSED_S = 600.0
 _LOOK_S = 60.0
@@ -46,7 +46,7 @@ _NOT_KEPT = "model_store_not_kept"
 
 @dataclass(frozen=True, slots=True)
 class SeenUnused:
-    """Since when an archive was seen to be unused, in monotonic seconds, and when its folder had been changed last."""
+    """When an archive was first seen unused, in monotonic seconds, and when its folder had been changed last."""
 
     since: float
     changed_at: int
@@ -73,7 +73,7 @@ class ModelStore:
         return await asyncio.to_thread(self._local, url, self._folder)
 
     async def model_source_of(self, url: str) -> str:
-        """As `source_of`, for a model: a workflow is none."""
+        """As `source_of`, for a model: a workflow is refused."""
         if is_workflow(url):
             raise bad_request(f"{url[:200]} is a workflow, which is not registered as a model.")
         return await self.source_of(url)
@@ -101,12 +101,12 @@ class ModelStore:
         return f"{path.relative_to(folder.resolve())}{'/' if path.is_dir() else ''}"
 
     async def _download(self, url: str, folder: Path) -> str:
-        found, listed = allowed_url(url, self._patterns)
-        name = file_name(found)
+        checked, listed = allowed_url(url, self._patterns)
+        name = file_name(checked)
         part = folder / DOWNLOADS / f"{_UNFINISHED}{uuid.uuid4().hex}"
         await asyncio.to_thread(part.mkdir, parents=True)
         try:
-            await self._downloader.download(found, part / name, listed=listed)
+            await self._downloader.download(checked, part / name, listed=listed)
             return await asyncio.to_thread(_keep, part, name, folder)
         finally:
             await asyncio.to_thread(shutil.rmtree, part, ignore_errors=True)
@@ -136,7 +136,7 @@ class StoreKeeper:
             try:
                 # A store that cannot be reached names no models, and then nothing is removed.
                 rollouts = await self._store.rollouts()
-                added = (table for found in rollouts.values() for table in found.rollout.added.values())
+                added = (table for stored in rollouts.values() for table in stored.rollout.added.values())
                 sources = {str(table.get("source", "")) for table in added}
                 self._seen = await asyncio.to_thread(remove_unused, folder, sources, self._seen, now=time.monotonic())
             except StoreUnavailable as error:
@@ -153,18 +153,18 @@ def remove_unused(
     `sources` are those of all models, `seen` is what the call before returned, `now` is in monotonic seconds.
     """
     used = {source.split("/")[1] for source in sources if source.startswith(f"{DOWNLOADS}/") and source.count("/") > 1}
-    found: dict[str, SeenUnused] = {}
+    unused: dict[str, SeenUnused] = {}
     for entry in downloads.iterdir() if downloads.is_dir() else ():
         name, changed_at = entry.name, entry.stat().st_mtime_ns
         if name in used:
             continue
         # A registration that finds the archive here renews its time, and so does a download that goes on.
         is_known = name in seen and seen[name].changed_at == changed_at
-        found[name] = seen[name] if is_known else SeenUnused(now, changed_at)
+        unused[name] = seen[name] if is_known else SeenUnused(now, changed_at)
         keep_s = UNFINISHED_S if name.startswith(_UNFINISHED) else UNUSED_S
-        if now - found[name].since >= keep_s:
+        if now - unused[name].since >= keep_s:
             shutil.rmtree(entry, ignore_errors=True)
-    return found
+    return unused
 
 
 def _contents(path: Path, shown: str) -> ArchiveContents:

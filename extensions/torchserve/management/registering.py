@@ -24,15 +24,15 @@ MOST_LISTED = 100
 MOST_WORKERS = 1_024
 MOST_MS = MOST_S = 86_400_000
 _RUNTIMES = ("python", "python2", "python3")
-# TorchServe's, for an archive that says nothing of them.
+# TorchServe's defaults for an archive that does not set them.
 DEFAULT_VERSION = "1.0"
 _NAMES = "must have 1 to 64 letters, digits, '_', '.' or '-' and begin with a letter or digit."
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterWish:
-    """`table` are the settings of the version that the caller gave. What it leaves out the archive's configuration says, else
-    a default does.
+    """`table` are the settings of the version that the caller gave. The archive's configuration, then defaults, fill in the
+    rest.
     """
 
     url: str
@@ -101,32 +101,32 @@ def is_customized(given: Mapping[str, Any]) -> bool:
 
 def _table(given: Mapping[str, Any]) -> dict[str, float]:
     """What was given of a version's settings, by our names."""
-    found = _policy(given)
+    table = _policy(given)
     slots = _number(given, "initial_workers", least=0, most=MOST_WORKERS)
-    found |= {} if slots is None else {"slots": slots}
+    table |= {} if slots is None else {"slots": slots}
     for ours, name in (("max_run_s", "response_timeout"), ("load_timeout_s", "startup_timeout")):
         seconds = _number(given, name, least=1, most=MOST_S)
-        found |= {} if seconds is None else {ours: float(seconds)}
-    return found
+        table |= {} if seconds is None else {ours: float(seconds)}
+    return table
 
 
 def _policy(given: Mapping[str, Any]) -> dict[str, float]:
     """What was given of a batch policy, by our names and in seconds."""
     size = _number(given, "batch_size", least=1, most=MAX_BATCH_SIZE)
     delay_ms = _number(given, "max_batch_delay", least=0, most=MOST_MS)
-    found: dict[str, float] = {} if size is None else {"max_batch_size": size}
-    return found if delay_ms is None else {**found, "max_wait_s": delay_ms / 1_000}
+    policy: dict[str, float] = {} if size is None else {"max_batch_size": size}
+    return policy if delay_ms is None else {**policy, "max_wait_s": delay_ms / 1_000}
 
 
 def _number(given: Mapping[str, Any], name: str, *, least: int, most: int) -> int | None:
-    found = _integer(given.get(name))
-    if found is not None and not least <= found <= most:
-        raise bad_request(f"{name} is {found}; it can be {least} to {most}.")
-    return found
+    number = _integer(given.get(name))
+    if number is not None and not least <= number <= most:
+        raise bad_request(f"{name} is {number}; it can be {least} to {most}.")
+    return number
 
 
 def _integer(value: Any) -> int | None:
-    """As TorchServe reads it: JSON may write a number as a text, and what is no whole number counts as not given."""
+    """As TorchServe reads it: JSON may hold a number as text, and anything but a whole number counts as not given."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -151,7 +151,7 @@ def _flag(given: Mapping[str, Any], name: str, *, default: bool) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A version that is to be loaded. `table` are settings of a version, its source among them."""
+    """A version to load. `table` has its settings, its source among them."""
 
     model: str
     version: str
@@ -179,7 +179,7 @@ def registration(
     *,
     is_remote: bool,
 ) -> Registration:
-    """The request stands over the archive's own configuration, and that over `own`.
+    """The request overrides the archive's own configuration, which overrides `own`.
 
     `archive` None: the source is a model's code or file. Raises `TorchServeError`.
     """
@@ -194,26 +194,26 @@ def registration(
         raise bad_request("Parameter handler is for archives; name a class of the code as in url=square.py:Square.")
     table = {**_defaults(own), **configured, **wish.table, "source": source}
     if "slots_per_device" in configured and (slots := wish.table.get("slots")):
-        # The archive names one device: its workers share that.
+        # The archive names one device, which its workers share.
         table |= {"slots": 1, "slots_per_device": slots}
     if wish.handler:
         table["options"] = {**dict(configured.get("options", {})), "handler": wish.handler}
     if is_remote:
-        # Without its query, which may hold a key: whoever may read sees this.
+        # Without its query, which may hold a key: all callers who may read see this.
         table["registered_from"] = wish.url.partition("?")[0]
     return Registration(model, version, table)
 
 
 def _configured(archive: ArchiveContents) -> dict[str, Any]:
     """What the archive's model-config.yaml says. Raises `TorchServeError` if it asks for what penstock does not have."""
-    found = model_settings(archive.config)
-    if found.refused:
-        raise TorchServeError(400, "InvalidModelException", f"The archive cannot be used: {'; '.join(found.refused)}")
-    return dict(found.values)
+    settings = model_settings(archive.config)
+    if settings.refused:
+        raise TorchServeError(400, "InvalidModelException", f"The archive cannot be used: {'; '.join(settings.refused)}")
+    return dict(settings.values)
 
 
-def conflict(found: Registration) -> TorchServeError:
-    message = f"Model version {found.version} is already registered for model {found.model}"
+def conflict(new: Registration) -> TorchServeError:
+    message = f"Model version {new.version} is already registered for model {new.model}"
     return TorchServeError(409, "ConflictStatusException", message)
 
 

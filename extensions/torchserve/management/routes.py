@@ -43,7 +43,7 @@ CHANGES = frozenset(
         Action.UNREGISTER_WORKFLOW,
     }
 )
-# What anybody may ask for: it says nothing of models. Without the slash at the end.
+# Open to every caller, because these paths say nothing of models. Without the slash at the end.
 PUBLIC_PATHS = frozenset({"", "/", "/ping", "/api-description"})
 # By the path's form, what each method does.
 _FORMS: dict[str, dict[str, Action]] = {

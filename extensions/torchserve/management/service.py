@@ -54,7 +54,7 @@ SCALING = "Workers scaling in progress..."
 _LOOK_S = 0.1
 # How long an unregistration waits for the jobs that it leaves to be run, as in TorchServe.
 UNREGISTER_S = 120.0
-# Of the headers of a request, as handlers of TorchServe look for it.
+# The header by which TorchServe's handlers recognise a request for a description.
 _DESCRIBE = {"describe": "True"}
 
 
@@ -93,22 +93,22 @@ class ModelManagement:
     async def describe(
         self, model: str, version: str, given: Given, caller: Caller, connection: ClientConnection
     ) -> ManagementReply:
-        """A list, as there: of the default version, of the named one, or of `all`. What a version says of itself, if that is
-        asked for, raises as a prediction does, and `ClientGone` once the caller hangs up.
+        """A list, as in TorchServe: of the default version, the named one, or `all`. If the model's own description is wanted,
+        this raises as a prediction does, and `ClientGone` once the caller hangs up.
         """
         entry = await self._entry(model)
         names = list(entry.versions) if version == ALL_VERSIONS else [self._version(entry, version).name]
         stats = await stats_of_model(self._store, entry)
-        found = []
+        views = []
         for name in names:
             view = describe_version(self._facts(entry, name), self._registry.workers, stats)
             if is_customized(given):
                 view["customizedMetadata"] = await self._customized(entry, entry.versions[name], caller, connection)
-            found.append(view)
-        return ManagementReply(200, found)
+            views.append(view)
+        return ManagementReply(200, views)
 
     async def readiness(self, model: str) -> ManagementReply:
-        """KServe's: ready is what a worker has loaded."""
+        """KServe's readiness: a model is ready once a worker has loaded it."""
         entry = await self._entry(model)
         return ManagementReply(200, {"name": entry.name, "ready": entry.default.capacity.ready_slots > 0})
 
@@ -116,17 +116,17 @@ class ModelManagement:
         """Have workers load a version; with `synchronous`, answer once they have. Nothing is registered if it fails."""
         self._require_api()
         wish = register_wish(given)
-        found = await self._registration(wish)
-        log.info("model_registering", model=found.model, version=found.version, source=found.table["source"])
-        await self._load(found)
-        if not found.workers:
-            return _status(200, found.done)
+        new = await self._registration(wish)
+        log.info("model_registering", model=new.model, version=new.version, source=new.table["source"])
+        await self._load(new)
+        if not new.workers:
+            return _status(200, new.done)
         if not wish.synchronous:
             return _status(202, UPDATING)
-        slots = await await_slots(self._registry, found.model, found.version, timeout_s=found.startup_s)
+        slots = await await_slots(self._registry, new.model, new.version, timeout_s=new.startup_s)
         if slots.state is SlotsState.FAILED:
-            raise await self._taken_back(found, slots.reasons)
-        return _status(200, found.done) if slots.state is SlotsState.REACHED else _status(206, SCALING)
+            raise await self._taken_back(new, slots.reasons)
+        return _status(200, new.done) if slots.state is SlotsState.REACHED else _status(206, SCALING)
 
     async def scale(self, model: str, version: str, given: Given) -> ManagementReply:
         wish = scale_wish(given)
@@ -135,7 +135,7 @@ class ModelManagement:
         facts = self._facts(entry, name)
         if wish.policy:
             await self._changes.batch(entry.name, name, wish.policy)
-        # What lies within the bounds stays, as there.
+        # A number within the bounds stays, as in TorchServe.
         workers = min(max(facts.workers, wish.min_workers), wish.max_workers)
         await self._changes.scale(entry.name, workers, version=name)
         if not wish.synchronous:
@@ -160,16 +160,16 @@ class ModelManagement:
         """The version gets no new jobs; those that wait are still run, and this waits for their end."""
         self._require_api()
         entry = await self._entry(model)
-        found = self._version(entry, version)
-        is_default = found.name == entry.default.name
+        named = self._version(entry, version)
+        is_default = named.name == entry.default.name
         if is_default and len(entry.versions) > 1:
             raise TorchServeError(403, "InvalidModelVersionException", f"Cannot remove default version for model {model}")
         if is_default:
             await self._changes.unload_model(entry.name)
         else:
-            await self._changes.unload_version(entry.name, found.name)
-        log.info("model_unregistered", model=entry.name, version=found.name)
-        await self._drained(entry.name, found.name)
+            await self._changes.unload_version(entry.name, named.name)
+        log.info("model_unregistered", model=entry.name, version=named.name)
+        await self._drained(entry.name, named.name)
         return _status(200, f'Model "{model}" unregistered')
 
     def _require_api(self) -> None:
@@ -177,7 +177,7 @@ class ModelManagement:
             raise no_method()
 
     async def _entry(self, model: str) -> ModelEntry:
-        # What another gateway has just changed counts here too.
+        # Another gateway may just have changed it.
         await self._registry.refresh()
         entry = self._registry.models.get(model)
         if entry is None:
@@ -185,17 +185,17 @@ class ModelManagement:
         return entry
 
     def _version(self, entry: ModelEntry, version: str) -> VersionEntry:
-        found = entry.versions.get(version) if version else entry.default
-        if found is None:
+        named = entry.versions.get(version) if version else entry.default
+        if named is None:
             raise version_not_found(entry.name, version)
-        return found
+        return named
 
     def _facts(self, entry: ModelEntry, version: str) -> VersionFacts:
         source = self._sources.get((entry.name, version), "")
         return version_facts(entry, version, self._registry.rollout(entry.name), self._registry.workers, source)
 
     async def _customized(self, entry: ModelEntry, version: VersionEntry, caller: Caller, connection: ClientConnection) -> Any:
-        """The handler of an archive is asked; another model has said it already."""
+        """Asks the handler of an archive; other models announced theirs when they were loaded."""
         if not version.capacity.ready_slots:
             raise TorchServeError(
                 503,
@@ -218,27 +218,27 @@ class ModelManagement:
         archive = await self._models.contents(source)
         return registration(wish, source, archive, self._own, is_remote=is_remote(wish.url))
 
-    async def _load(self, found: Registration) -> None:
+    async def _load(self, new: Registration) -> None:
         """Raises `TorchServeError`, 409, if there is such a version; `Conflict` if one that was unregistered does not end in
         time, or if no worker could load it.
         """
         await self._registry.refresh()
-        entry = self._registry.models.get(found.model)
-        if entry is not None and found.version in entry.versions:
-            raise conflict(found)
-        # Of a version of this name that was unregistered nothing may be left.
-        await await_gone(self._changes, found.model, found.version, timeout_s=found.startup_s)
-        await self._changes.load_version(found.model, {**found.table, "version": found.version})
+        entry = self._registry.models.get(new.model)
+        if entry is not None and new.version in entry.versions:
+            raise conflict(new)
+        # An unregistered version of this name must be gone first.
+        await await_gone(self._changes, new.model, new.version, timeout_s=new.startup_s)
+        await self._changes.load_version(new.model, {**new.table, "version": new.version})
 
-    async def _taken_back(self, found: Registration, reasons: list[str]) -> TorchServeError:
+    async def _taken_back(self, new: Registration, reasons: list[str]) -> TorchServeError:
         """The refusal of a registration whose workers cannot start; nothing of it is left."""
-        entry = await self._entry(found.model)
-        if len(entry.versions) > 1 and entry.default.name != found.version:
-            await self._changes.unload_version(found.model, found.version)
+        entry = await self._entry(new.model)
+        if len(entry.versions) > 1 and entry.default.name != new.version:
+            await self._changes.unload_version(new.model, new.version)
         else:
-            await self._changes.unload_model(found.model)
-        log.warning("model_not_registered", model=found.model, version=found.version, reasons=reasons)
-        return not_started(found.model, found.version, reasons)
+            await self._changes.unload_model(new.model)
+        log.warning("model_not_registered", model=new.model, version=new.version, reasons=reasons)
+        return not_started(new.model, new.version, reasons)
 
     async def _drained(self, model: str, version: str) -> None:
         """Raises `TorchServeError`, 408, if jobs of the version are left after a while. They are run all the same."""
@@ -256,8 +256,8 @@ def _known(version: VersionEntry) -> dict[str, Any]:
     info = version.info
     if info is None:
         return {}
-    found = {"description": info.description, "inputSchema": info.input_schema, "outputSchema": info.output_schema}
-    return {name: value for name, value in found.items() if value}
+    texts = {"description": info.description, "inputSchema": info.input_schema, "outputSchema": info.output_schema}
+    return {name: value for name, value in texts.items() if value}
 
 
 def _status(status: int, text: str) -> ManagementReply:

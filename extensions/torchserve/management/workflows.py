@@ -42,8 +42,8 @@ class WorkflowManagement:
         names, page = pipelines_of(self._registry), page_of(given)
         shown = names[page.start : page.start + page.limit]
         more = {"nextPageToken": str(page.start + page.limit)} if len(names) > page.start + page.limit else {}
-        found = [{"workflowName": name, "workflowUrl": self._url(name)} for name in shown]
-        return ManagementReply(200, {**more, "workflows": found})
+        rows = [{"workflowName": name, "workflowUrl": self._url(name)} for name in shown]
+        return ManagementReply(200, {**more, "workflows": rows})
 
     async def describe(self, name: str) -> ManagementReply:
         entry = await self._entry(name)
@@ -52,7 +52,7 @@ class WorkflowManagement:
         dag = ", ".join(f"{node}=[{', '.join(after)}]" for node, after in children.items() if after)
         first = self._registry.models.get(stages[0].model) if stages else None
         policy = first.info.policy if first is not None else entry.info.policy
-        found = {
+        view = {
             "workflowName": name,
             "workflowUrl": self._url(name),
             "minWorkers": 1,
@@ -61,7 +61,7 @@ class WorkflowManagement:
             "maxBatchDelay": round(policy.max_wait_s * 1_000),
             "workflowDag": f"{{{dag}}}",
         }
-        return ManagementReply(200, [found])
+        return ManagementReply(200, [view])
 
     async def register(self, given: Mapping[str, Any]) -> ManagementReply:
         """Have workers load every node, and then the pipeline; answers once all can serve. Nothing is left if one cannot."""
@@ -118,7 +118,7 @@ class WorkflowManagement:
 
     async def _loaded(self, model: str, table: dict[str, Any], timeout_s: float) -> list[str]:
         try:
-            # Of a node of this name that was unregistered nothing may be left.
+            # An unregistered node of this name must be gone first.
             await await_gone(self._changes, model, VERSION, timeout_s=timeout_s)
             await self._changes.load_version(model, {**table, "version": VERSION})
         except PenstockError as error:
@@ -133,7 +133,7 @@ class WorkflowManagement:
         return f"Workflow Node {model} failed to register. Details: {why}"
 
     async def _remove(self, name: str, nodes: Sequence[str]) -> None:
-        """The pipeline first, so that no job of it begins that has no models."""
+        """The pipeline goes first, so that none of its jobs begins without models."""
         await self._registry.refresh()
         for model in (name, *(node_model(name, node) for node in nodes)):
             if model in self._registry.models:

@@ -1,4 +1,4 @@
-"""What archives say of their models, as settings below those of every other source: what a user writes stands over it."""
+"""The settings that archives give to their models. Every other source overrides them, so a user's settings win."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ARCHIVE = "archive "
 def archive_layer(tree: Mapping[str, Any]) -> Layer:
     """The settings of the archives among the models of a merged tree.
 
-    An archive that cannot be read says nothing here: its faults are found with those of model files.
+    An archive that cannot be read gives none: its faults are reported with those of model files.
     """
     layer, cache = Layer(Path()), _models_dir(tree)
     for path, source, written in _archives(tree):
@@ -39,20 +39,20 @@ def archive_layer(tree: Mapping[str, Any]) -> Layer:
 
 
 def archive_table(source: str, options: Mapping[str, Any], models_dir: Path) -> dict[str, Any]:
-    """The settings that an archive stands for: those of its model-config.yaml over TorchServe's defaults; the defaults alone if
-    it cannot be read, or lies elsewhere and is not in the models' cache `models_dir`. `options` are those that the user wrote.
+    """The settings that an archive gives: those of its model-config.yaml over TorchServe's defaults. Only the defaults if it
+    cannot be read, or is remote and not in the models' cache `models_dir`. `options` are those that the user wrote.
     """
     path = _fetched(source, models_dir) if is_remote(source) else source
-    found = _read(path, str(options.get("handler") or "")) if path else None
-    if found is None:
+    known = _read(path, str(options.get("handler") or "")) if path else None
+    if known is None:
         return dict(ARCHIVE_DEFAULTS)
-    version, values = found
+    version, values = known
     own = {**values.get("options", {}), **options}
     return {**ARCHIVE_DEFAULTS, **values, **({"options": own} if own else {}), "version": version}
 
 
 def _models_dir(tree: Mapping[str, Any]) -> Path:
-    """As `Settings.models_dir`, of a tree that nobody has checked yet."""
+    """As `Settings.models_dir`, of a tree that is not checked yet."""
     cache, store = tree.get("models_cache"), tree.get("store")
     own = cache.get("dir") if isinstance(cache, dict) else None
     state = store.get("state_dir") if isinstance(store, dict) else None
@@ -79,7 +79,7 @@ def _archives(tree: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, M
         versions = table.get("versions")
         for version, own in versions.items() if isinstance(versions, dict) else ():
             if isinstance(own, dict) and _is_archive(own):
-                # A version takes over what the model's own fields say.
+                # A version inherits the model's own fields.
                 yield ("models", name, "versions", version), own["source"], {"version": version, **table, **own}
 
 
@@ -93,7 +93,7 @@ def _put(layer: Layer, path: tuple[str, ...], values: Mapping[str, Any], source:
 
 
 def _reset_others(layer: Layer, tree: Mapping[str, Any]) -> None:
-    """What the archive of a model's own fields says is not for versions that have a source of their own."""
+    """Versions with a source of their own do not get the settings of the archive in the model's own fields."""
     for _, name, *rest in list(layer.values):
         if len(rest) != 1 or rest[0] == "version":
             continue
@@ -105,20 +105,20 @@ def _reset_others(layer: Layer, tree: Mapping[str, Any]) -> None:
 
 def _values(path: Path, handler: str, _: tuple[int, int, int]) -> tuple[str, Mapping[str, Any]] | None:
     try:
-        found = read_archive(path, handler=handler)
+        archive = read_archive(path, handler=handler)
     except (BadArchive, OSError):
         return None
-    return found.manifest.version, model_settings(found.config).values
+    return archive.manifest.version, model_settings(archive.config).values
 
 
 def _read(source: str, handler: str) -> tuple[str, Mapping[str, Any]] | None:
     try:
-        found = os.stat(source)
+        status = os.stat(source)
     except OSError:
         return None
     # The time of a folder says nothing of the files in it.
-    read = _values if stat.S_ISDIR(found.st_mode) else _kept_values
-    return read(Path(source), handler, (found.st_mtime_ns, found.st_size, found.st_ino))
+    read = _values if stat.S_ISDIR(status.st_mode) else _kept_values
+    return read(Path(source), handler, (status.st_mtime_ns, status.st_size, status.st_ino))
 
 
 _kept_values = lru_cache(maxsize=_KEPT)(_values)

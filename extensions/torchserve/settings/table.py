@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.settings.tables import Settings
 
 _MOST_PATTERN_CHARS = 1_000
-# What would silently do nothing without the routes.
+# Settings that would silently do nothing without the routes.
 _OF_THE_ROUTES = ("management_port", "model_api", "grpc_inference_port", "grpc_management_port", "key_path")
 Port = Annotated[int, Field(ge=0, le=65_535)]
 

@@ -12,9 +12,9 @@ from penstock.model_spec import Limits
 from penstock.settings.layers import Layer
 
 VERSION = "1.0"
-# What a stage with several parents gets is told apart by their names; what has one gets its output under this name.
+# A stage with several parents gets their outputs by name; a stage with one gets its output under this name.
 _BODY = "body"
-# Ours, and what the number is to be multiplied by.
+# The setting of penstock, and the factor of the number.
 _SETTINGS = {"batch-size": ("max_batch_size", 1), "max-batch-delay": ("max_wait_s", 0.001), "timeout-ms": ("max_run_s", 0.001)}
 
 

@@ -21,7 +21,7 @@ ARCHIVE_OPENED = "archive_opened"
 ARCHIVE_SETTING_DIFFERS = "archive_setting_differs"
 ARCHIVE_PACKAGES_INSTALLED = "archive_packages_installed"
 ARCHIVE_PACKAGES_MISSING = "archive_packages_missing"
-# The option under which TorchServe's setting stands that lets it install packages.
+# The option for TorchServe's setting that allows it to install packages.
 MAY_INSTALL = "install_py_dep_per_model"
 # How long pip may take for one archive.
 _INSTALL_S = 900.0
@@ -37,33 +37,33 @@ def archive_spec(spec: ModelSpec, context: SourceContext) -> ModelSpec:
     Raises `BadArchive`, `DiskFull`, and `HandlerLoadError` for packages that cannot be installed.
     """
     handler = str(spec.options.get("handler") or "")
-    found = opened(Path(spec.source), context.folder, handler=handler, max_bytes=context.max_bytes)
-    if found.lock:
-        context.hold(found.lock)
-    context.note(ARCHIVE_OPENED, {"archive": spec.source, "folder": str(found.folder), "sha256": found.digest})
-    _check_settings(spec, found, context)
-    here = replace(spec, source=str(found.folder), loader=LOADER)
-    return _with_packages(here, found, context) if found.manifest.requirements_file else here
+    archive = opened(Path(spec.source), context.folder, handler=handler, max_bytes=context.max_bytes)
+    if archive.lock:
+        context.hold(archive.lock)
+    context.note(ARCHIVE_OPENED, {"archive": spec.source, "folder": str(archive.folder), "sha256": archive.digest})
+    _check_settings(spec, archive, context)
+    here = replace(spec, source=str(archive.folder), loader=LOADER)
+    return _with_packages(here, archive, context) if archive.manifest.requirements_file else here
 
 
-def _check_settings(spec: ModelSpec, found: OpenedArchive, context: SourceContext) -> None:
-    said = model_settings(found.config)
+def _check_settings(spec: ModelSpec, archive: OpenedArchive, context: SourceContext) -> None:
+    said = model_settings(archive.config)
     for one in not_plain(said.report):
         fields = {"setting": one.key, "what": one.parity.value, "why": one.why, "ours": one.ours}
         context.warn(ARCHIVE_SETTING_DIFFERS, fields)
     if said.refused:
         raise BadArchive(
-            f"{spec.source}: {found.manifest.config_file} asks for what penstock does not do: {'; '.join(said.refused)}"
+            f"{spec.source}: {archive.manifest.config_file} asks for what penstock does not do: {'; '.join(said.refused)}"
         )
 
 
-def _with_packages(spec: ModelSpec, found: OpenedArchive, context: SourceContext) -> ModelSpec:
-    requirements = found.folder / found.manifest.requirements_file
+def _with_packages(spec: ModelSpec, archive: OpenedArchive, context: SourceContext) -> ModelSpec:
+    requirements = archive.folder / archive.manifest.requirements_file
     if not spec.options.get(MAY_INSTALL):
         _name_missing(requirements, context)
         return spec
     began = time.monotonic()
-    order = PackageOrder(spec.name, requirements, found.digest, context.say, _INSTALL_S, context.install_max_bytes)
+    order = PackageOrder(spec.name, requirements, archive.digest, context.say, _INSTALL_S, context.install_max_bytes)
     packages, lock = installed(order, Entries(context.folder))
     context.hold(lock)
     context.note(ARCHIVE_PACKAGES_INSTALLED, {"folder": str(packages), "s": round(time.monotonic() - began, 3)})
@@ -71,7 +71,7 @@ def _with_packages(spec: ModelSpec, found: OpenedArchive, context: SourceContext
 
 
 def _name_missing(requirements: Path, context: SourceContext) -> None:
-    """TorchServe takes no notice of the file unless it may install, so the model is tried: it may do without."""
+    """TorchServe ignores the file unless it may install, so the model is loaded anyway: it may not need the packages."""
     try:
         lacking = missing_packages([f"-r {requirements}"])
     except HandlerLoadError as error:

@@ -27,13 +27,13 @@ from penstock.model_cache.entries import Entries, Entry, Lock, entry_name
 from penstock.process_lifetime import parent_binding
 from penstock.words import duration, size
 
-# How often the room that pip has taken is looked at: to add up some thousand files takes milliseconds.
+# How often the room that pip has taken is measured: adding up some thousand files takes milliseconds.
 _SIZE_EVERY_S = 5.0
 _LAST_LINES = 8
 _LINE_CHARS = 300
 _READ_BYTES = 1 << 16
 _LOOK_S = 1.0
-# What pip may know of the worker's environment: how to reach an index, and how to build. Nothing of the store's.
+# The variables that pip gets of the worker's: how to reach an index, and how to build. None of the store's.
 _PASSED = re.compile(r"PATH|HOME|LANG|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|PIP_\w+|CC|CXX|SSL_CERT_\w+|REQUESTS_CA_BUNDLE")
 _PROXIES = re.compile(r"(https?|no|all)_proxy", re.IGNORECASE)
 OnLine = Callable[[str], None]
@@ -84,7 +84,7 @@ def _fill(order: PackageOrder, entries: Entries, name: str, source: str) -> None
         _run(order, [sys.executable, *install], room)
         entries.complete(entries.begin(name, source, "", room.taken()))
     finally:
-        # After success there is none.
+        # After success there is no partial entry.
         entries.drop_partial(name)
 
 
@@ -123,7 +123,7 @@ def _packages(entry: Entry) -> Path:
 
 
 def _add_ours(packages: Path) -> None:
-    """The worker may run in an environment itself, and the system's packages are not that one's."""
+    """The worker may itself run in a virtual environment, whose packages a new environment does not see."""
     ours = [folder for folder in [*site.getsitepackages(), site.getusersitepackages()] if Path(folder).is_dir()]
     (packages / "worker.pth").write_text("".join(f"{folder}\n" for folder in ours), "utf-8")
 
@@ -186,7 +186,7 @@ def _lines(process: subprocess.Popen[bytes], until: float, room: _Room) -> Itera
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End pip and whatever it started."""
+    """End pip and all processes that it started."""
     assert process.stdout is not None
     process.stdout.close()
     if process.poll() is None:

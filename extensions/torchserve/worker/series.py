@@ -1,4 +1,4 @@
-"""What handlers of archives count, under the names that TorchServe gives it, for dashboards made for that.
+"""What handlers of archives count, under TorchServe's names, for dashboards that were made for them.
 
 The series are those of `handler_series.py` once more: TorchServe tells no slots and no versions apart.
 """
@@ -35,7 +35,7 @@ class TorchServeSeries(Collector):
         self._room = MOST_SERIES
 
     def add(self, samples: Sequence[MetricSample]) -> None:
-        """Add what one child sent. Samples of handlers that are no archives have no foreign name, and are left out. So are the
+        """Add what one child sent. Samples of handlers other than archives have no foreign name and are left out. So are the
         names that a gateway's page has for every model.
         """
         with self._lock:
@@ -46,7 +46,7 @@ class TorchServeSeries(Collector):
     def _add(self, sample: MetricSample) -> None:
         family = self._found.setdefault(sample.foreign[0], {})
         first = next(iter(family.values()), sample)
-        # Archives that call different things by one name: the first one is shown.
+        # If archives give one name to different things, the first one is shown.
         if (first.kind, first.foreign, first.bounds) != (sample.kind, sample.foreign, sample.bounds):
             return
         known = family.get(sample.label_values)

@@ -13,7 +13,7 @@ local function score_of_first(key) return tonumber(redis.call('ZRANGE', key, 0, 
 
 local function gone_key(p, endpoint, url) return p .. 'gone:' .. redis.sha1hex(endpoint .. url) end
 
--- Set when the endpoint is to be looked at again. While it is `full`, what is due waits until a delivery is settled or lost.
+-- Set when the endpoint is looked at again. While it is `full`, due events wait until a delivery is settled or lost.
 local function look_again(p, endpoint, full)
   local due, lost = score_of_first(p .. 'events:' .. endpoint), score_of_first(p .. 'sending:' .. endpoint)
   local next = full and lost or math.min(due or math.huge, lost or math.huge)
@@ -22,8 +22,8 @@ local function look_again(p, endpoint, full)
   redis.call('ZADD', p .. 'endpoints', math.max(next, closed), endpoint)
 end
 
--- What has waited for too long at an endpoint that fails is given up without a try: one at a time, they would take days. Those that
--- were tried stand behind those that were not, so the first young one ends the look. Returns whether there may be more.
+-- Gives up events that waited too long at a failing endpoint, without a try: one at a time, they would take days. Tried events
+-- are behind untried ones, so the first young one ends the search. Returns whether there may be more.
 local function give_up_old(p, endpoint, now, call)
   for _, id in ipairs(redis.call('ZRANGE', p .. 'events:' .. endpoint, 0, GIVE_UP_MAX - 1)) do
     local since, event = unpack(redis.call('HMGET', own.event_key(p, id), 'event_since', 'event'))
@@ -66,7 +66,7 @@ end
 local function take_of(p, endpoint, most, now, call)
   local sending, waiting = p .. 'sending:' .. endpoint, p .. 'events:' .. endpoint
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', sending, '-inf', now, 'LIMIT', 0, TAKE_MAX)) do
-    redis.call('ZADD', waiting, now, id) -- who had it is gone, or too late
+    redis.call('ZADD', waiting, now, id) -- its deliverer is gone, or too late
     redis.call('ZREM', sending, id)
   end
   local under_way = redis.call('ZCARD', sending)
@@ -120,7 +120,7 @@ local function take_events(keys, args)
   return call.reply
 end
 
--- What an attempt says of its endpoint: a success opens it; failures in a row close it, and so does a receiver that asks to wait.
+-- The effect of an attempt on its endpoint: a success opens it; failures in a row close it, as does a receiver that asks to wait.
 local function note_endpoint(p, endpoint, outcome, pause, least, most, now)
   local key = p .. 'endpoint:' .. endpoint
   if outcome == 'refused' then return end

@@ -1,17 +1,17 @@
--- Events of jobs and runs that have a webhook. Whoever ends the job writes its event into the job's record, in the same command as
--- the end. A job or run without a webhook costs nothing here. `p` is the prefix of a model, or that of runs.
+-- Events of jobs and runs that have a webhook. The command that ends a job also writes the event into the job's record.
+-- A job or run without a webhook costs nothing here. `p` is the prefix of a model, or that of runs.
 -- D90: docs/design/webhooks.md
 -- field: webhook
 --
 -- The word of a submit: letters of the wanted events, endpoint, most undelivered events of the owner, URL.
 -- Fields of the record: webhook (letters of the wanted events, and the endpoint), hook_url; of the last event: event (its type),
---   event_number (counted up), event_at, event_since (begin of its schedule), event_said (of progress), event_tries, event_sent (when
+--   event_number (counted up), event_at, event_since (start of its schedule), event_said (of progress), event_tries, event_sent (when
 --   progress was last taken), event_takes (how often events were taken: the token of the delivery under way), event_log (attempts),
---   event_state: '' = to be delivered | delivered | undelivered (given up) | dismissed | unasked (nobody wants to hear of this end)
+--   event_state: '' = to be delivered | delivered | undelivered (given up) | dismissed | unasked (the webhook wants no event of this end)
 -- Beside the record:
 --   endpoints            zset  endpoint -> when something may be due there, or earlier
 --   events:<endpoint>    zset  id -> when its event is due
---   sending:<endpoint>   zset  id -> end of the lease of who delivers its event
+--   sending:<endpoint>   zset  id -> end of the lease of its event's delivery
 --   endpoint:<endpoint>  hash  failures: in a row; closed: until then nothing is sent there
 --   pending:<owner>      zset  ids whose last event has not been delivered or given up, score 0: what an owner's bound counts
 --   undelivered, undelivered:<owner>   zset  ids whose event was given up, score 0
@@ -22,9 +22,9 @@ own.PROGRESS = 'job.progress'
 own.PROGRESS_MS = 500 -- between two events of progress of one job
 local OF_RUNS = 'ps:runs:{runs}:'
 local UNDELIVERED_MAX = 1000 -- given up events that are listed of one owner
-local UNDELIVERED_MS = 86400000 -- for so long the record of a given up event is kept at least
+local UNDELIVERED_MS = 86400000 -- how long the record of a given up event is kept at least
 local LOG_MOST = 20
-local HELD_MOST_MS = 172800000 -- for so long an ended record is kept for an event that nobody delivers or gives up
+local HELD_MOST_MS = 172800000 -- how long an ended record is kept for an event that is neither delivered nor given up
 local WORD = '^(%a*) (%w+) (%d+) (.+)$'
 
 local LETTERS = {succeeded = 's', completed = 's', failed = 'f', dead = 'f', cancelled = 'c', expired = 'x'}
@@ -33,7 +33,7 @@ function own.event_key(p, id) return p .. (p == OF_RUNS and 'run:' or 'job:') ..
 
 function own.hook_of(webhook) return string.match(webhook, '^(%a*),(%w+)$') end
 
--- The event of this end, nil if nobody wants it; and the endpoint.
+-- The event of this end, nil if the webhook does not want it; and the endpoint.
 function own.end_event(p, webhook, state)
   local wanted, endpoint = own.hook_of(webhook)
   if not string.find(wanted, LETTERS[state], 1, true) then return nil, endpoint end -- guard:wanted
@@ -54,8 +54,8 @@ local function end_fields(p, id, webhook, state, now)
 end
 
 -- hook: asked
--- Whether as many events of the owner as allowed are still to be delivered. Only then it is looked whether the first of them are of
--- records that somebody has deleted.
+-- Whether the owner is at its limit of undelivered events. Only then this checks whether the records of the first ones were
+-- deleted.
 function own.asked(p, word, owner, call)
   local _, _, most = string.match(word, WORD)
   local pending, added = p .. 'pending:' .. owner, call.pending and call.pending[owner] or 0
@@ -67,7 +67,7 @@ function own.asked(p, word, owner, call)
 end
 
 -- hook: drafted
--- What a record says of the webhook is enough for its end to write the event without another look.
+-- The record holds all that its end needs to write the event.
 function own.drafted(p, word, owner, call, record)
   local wanted, endpoint, _, url = string.match(word, WORD)
   append(record, {'webhook', wanted .. ',' .. endpoint, 'hook_url', url})
@@ -86,7 +86,7 @@ function own.ending(p, id, job, state, now)
   append(job.noted, end_fields(p, id, job.webhook, state, now))
 end
 
--- Let deliverers hear of it: the message is sent when all else is written.
+-- Notify deliverers: the message is sent after all writes.
 function own.place_event(p, id, endpoint, due, now, todo)
   later(todo, 'ZADD', p .. 'events:' .. endpoint, due, id)
   later(todo, 'ZADD', p .. 'endpoints', now, endpoint)
@@ -125,7 +125,7 @@ function own.list_undelivered(p, id, owner, state)
   return changed
 end
 
--- An event that is not to be delivered any more stands in no line. Returns how much was changed.
+-- An event that will not be delivered any more is in no line. Returns how much was changed.
 function own.settle_places(p, id, endpoint, owner, state)
   return redis.call('ZREM', p .. 'events:' .. endpoint, id) + redis.call('ZREM', p .. 'pending:' .. owner, id)
     + own.list_undelivered(p, id, owner, state)
@@ -154,7 +154,7 @@ function own.give_up_event(p, id, endpoint, owner, now, log)
   if redis.call('ZCARD', given_up) > UNDELIVERED_MAX then own.dismiss_event(p, redis.call('ZRANGE', given_up, 0, 0)[1], owner) end -- guard:undelivered_max
 end
 
--- As `give_up_event`, for an event that nobody has under way.
+-- As `give_up_event`, for an event that no deliverer has under way.
 function own.give_up_untried(p, id, now, why)
   local webhook, owner, number, event, tries, log =
     unpack(redis.call('HMGET', own.event_key(p, id), 'webhook', 'owner', 'event_number', 'event', 'event_tries', 'event_log'))
@@ -167,8 +167,8 @@ end
 local function lists_of(owner) return {'pending:' .. owner, 'undelivered', 'undelivered:' .. owner} end
 
 -- hook: dropping
--- A record stays while its event is still to be delivered, since the record is what the event tells of. An event that nobody
--- delivers is given up at last, and that of a run is dropped with the run.
+-- A record stays while its event is still to be delivered, because the event's body is built from it. An event that is never
+-- delivered is given up at last, and that of a run is dropped with the run.
 function own.dropping(p, id, job)
   local event_state, since = unpack(redis.call('HMGET', own.event_key(p, id), 'event_state', 'event_since'))
   if (event_state or '') ~= '' then return false end
@@ -192,7 +192,7 @@ function own.dropped(p, id, job, todo)
 end
 
 -- hook: reopened
--- The end of which the event tells is taken back, so it is not told any more. A delivery under way settles nothing.
+-- The end that the event reports is taken back, so the event is not sent any more. A delivery under way settles nothing.
 function own.reopened(p, id, job)
   local key = own.event_key(p, id)
   redis.call('HINCRBY', key, 'event_number', 1)
@@ -209,10 +209,10 @@ function own.mended(p, id, job, now, todo)
   local owner = job.owner or ''
   if not job.finished then return redis.call('ZADD', p .. 'pending:' .. owner, 'NX', 0, id) == 1 end
   local event, endpoint = own.end_event(p, job.webhook, job.state)
-  local found, state = unpack(redis.call('HMGET', own.event_key(p, id), 'event', 'event_state'))
+  local last, state = unpack(redis.call('HMGET', own.event_key(p, id), 'event', 'event_state'))
   local mended = false
   state = state or ''
-  if event and found ~= event or not event and state ~= 'unasked' then
+  if event and last ~= event or not event and state ~= 'unasked' then
     redis.call('HSET', own.event_key(p, id), unpack(end_fields(p, id, job.webhook, job.state, now)))
     state, mended = event and '' or 'unasked', true
   end

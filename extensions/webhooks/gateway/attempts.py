@@ -1,4 +1,4 @@
-"""What follows from an attempt to deliver an event: it is delivered, it is tried again later, or it is given up. Pure."""
+"""What follows an attempt to deliver an event: it is delivered, tried again later, or given up. Pure."""
 
 # D92: docs/design/webhooks.md
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.extensions.webhooks.contract import AttemptEnd, EventOutcome
 _GONE = 410
 # No rule of the settings allows the URL any more.
 NOT_ALLOWED = "not_allowed"
-# There is nothing left to tell.
+# The record that the event is about is gone.
 NO_RECORD = "no_record"
 # With these statuses a receiver may say how long it wants to be left alone.
 _BUSY = frozenset({429, 503})
@@ -25,7 +25,7 @@ _SECONDS = re.compile(r"\d{1,9}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ReceiverReply:
-    """What a receiver answered: its status, or 0 and in one word why there is none. `retry_after_s` None: it named no time."""
+    """A receiver's answer: its status, or 0 and one word for why there is none. `retry_after_s` None: it named no time."""
 
     status: int = 0
     failure: str = ""
@@ -69,7 +69,7 @@ class Schedule:
 def retry_after_s(text: str | None, sent: str | None = None) -> float | None:
     """The seconds of a Retry-After header, which is a number or a date; None for anything else.
 
-    `sent`: the Date header of the same answer, by which its date is told: no clock of ours need agree with the receiver's.
+    `sent`: the Date header of the same answer. A date counts from it, so that the two clocks need not agree.
     """
     if text is None:
         return None
@@ -81,7 +81,7 @@ def retry_after_s(text: str | None, sent: str | None = None) -> float | None:
 
 def _moment(text: str) -> datetime | None:
     try:
-        found = parsedate_to_datetime(text)
+        moment = parsedate_to_datetime(text)
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

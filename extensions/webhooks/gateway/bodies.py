@@ -1,6 +1,6 @@
-"""The body of an event: what its receiver reads. It is made anew at each attempt, of records that no longer change.
+"""The body of an event: what its receiver reads. It is built at each attempt, from records that no longer change.
 
-An event of progress is made of the event itself, since its job goes on meanwhile.
+The body of a progress event is built from the event itself, because its job goes on meanwhile.
 """
 
 # D92: docs/design/webhooks.md

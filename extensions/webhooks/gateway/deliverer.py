@@ -44,7 +44,7 @@ _SETTLE_RETRY_S = 0.5
 _TAKE = 16
 # How many events one gateway process sends side by side.
 SIDE_BY_SIDE = 64
-# Keys of models that nobody has announced yet, which hints named since all outboxes were asked.
+# Most keys of unannounced models that are kept from hints until all outboxes are asked again.
 _MOST_STRANGERS = 1_000
 _STORE_AWAY = Backoff(0.1, 2.0)
 CountDelivery = Callable[[str], None]
@@ -81,8 +81,8 @@ class OutboxRound:
             self.changed.set()
 
     def hear(self, key: str) -> None:
-        """Something is due there. A key that is not known is a new model's: all outboxes are looked for then, once per key
-        until all are asked, so that hints of models that are never found cost no more.
+        """Something is due under this key. An unknown key is that of a new model, so all outboxes are looked up: once per key
+        until all are asked again, so that hints of models that do not exist cost little.
         """
         if key in self.outboxes:
             self.ask_at[key] = 0.0
@@ -168,16 +168,16 @@ class Deliverer:
             room = SIDE_BY_SIDE - self._owners.total()
             if room <= 0:
                 return ASK_S  # the next delivery that ends wakes this loop
-            # What is heard while this call is under way counts.
+            # A hint that comes during this call sets an earlier time.
             round.ask_at[key] = math.inf
-            # What one call takes may all be of one owner, who had no share of his own before it.
+            # All events of one call may belong to one owner, so it takes no more than an owner's share.
             again_s = await self._take(key, min(room, _TAKE, self._share))
             round.ask_at[key] = min(round.ask_at[key], time.monotonic() + again_s)
         nearest = min(round.ask_at.values(), default=now + ASK_S)
         return max(0.0, min(ASK_S, nearest - time.monotonic()))
 
     async def _find_outboxes(self) -> None:
-        known = {name: found.info or ModelInfo(name) for name, found in (await self._store.models()).items()}
+        known = {name: stored.info or ModelInfo(name) for name, stored in (await self._store.models()).items()}
         infos = {name: ModelInfo(name) for name in self._models} | known
         queues = [queue for info in infos.values() for queue in queues_of_model(info)]
         self._round.add(RUNS_KEY, AsyncOutbox(self._store, RUNS_KEY), "")
@@ -212,7 +212,7 @@ class Deliverer:
         task.add_done_callback(self._on_sent)
 
     def _on_attempted(self, owner: str) -> None:
-        """Make room for the next event: a store that does not take note of the end of this one holds up no other."""
+        """Make room for the next event before this one is settled, so that a store that is away holds up no other."""
         self._owners[owner] -= 1
         if not self._owners[owner]:
             del self._owners[owner]
@@ -231,7 +231,7 @@ class Deliverer:
         except StoreUnavailable:
             return  # the record could not be read; the event is due again when its lease ends
         except Exception as error:
-            # An error that nobody foresaw must not be met again at once.
+            # The event is settled as failed, so that an unexpected error does not repeat at once.
             log.error("attempt_failed", id=taken.event.id, error=repr(error), exc_info=True)
             reply = ReceiverReply(failure="internal")
         finally:
@@ -250,7 +250,7 @@ class Deliverer:
         """What came of it; None if this process stood still, and another one may be sending the event by now."""
         body = await (self._bodies.of_job(taken.event, taken.queue) if taken.queue else self._bodies.of_run(taken.event))
         if body is None:
-            # Its record was evicted or deleted by hand, so nobody can say what happened.
+            # Its record was evicted or deleted by hand, so its body cannot be built.
             return ReceiverReply(failure=NO_RECORD)
         if time.monotonic() + self._webhooks.timeout_s > taken.until:
             return None
@@ -265,7 +265,7 @@ class Deliverer:
         return {"content-type": "application/json", **body.headers, **ours}
 
     async def _settled(self, taken: TakenEvent, end: AttemptEnd) -> EventSettled:
-        """Tell the store, again and again until the lease ends: a delivery of which it does not hear is made once more."""
+        """Report to the store, with retries until the lease ends. A delivery that is never reported is made again."""
         while True:
             try:
                 return await taken.outbox.settle(taken.event, end, give_up_s=self._give_up_s)

@@ -84,9 +84,9 @@ class Deliveries:
             page = await self._outbox(queue).undelivered(owner=owner, before=before, limit=limit + 1)
             return [(one, queue) for one in page]
 
-        found = sorted((one for page in await asyncio.gather(*map(ask, queues)) for one in page), reverse=True)
-        shown = await self._logs(found[:limit])
-        return EventPage(shown, _public_id(*found[limit - 1]) if len(found) > limit else "")
+        events = sorted((one for page in await asyncio.gather(*map(ask, queues)) for one in page), reverse=True)
+        shown = await self._logs(events[:limit])
+        return EventPage(shown, _public_id(*events[limit - 1]) if len(events) > limit else "")
 
     async def send_again(self, ids: Sequence[str], caller: Caller) -> int:
         """Send the last events of these jobs and runs once more, if they were delivered or given up; returns how many."""
@@ -98,16 +98,16 @@ class Deliveries:
         owner = None if caller.sees("\0") else caller.owner
         return sum([await self._outbox(queue).dismiss(own, owner=owner) for queue, own in _by_queue(ids).items()])
 
-    async def _logs(self, found: Sequence[tuple[str, str]]) -> list[LoggedEvent]:
+    async def _logs(self, events: Sequence[tuple[str, str]]) -> list[LoggedEvent]:
         ids: dict[str, list[str]] = {}
-        for one, queue in found:
+        for one, queue in events:
             ids.setdefault(queue, []).append(one)
 
         async def ask(queue: str) -> dict[tuple[str, str], EventLog]:
             return {(one, queue): log for one, log in (await self._outbox(queue).logs(ids[queue])).items()}
 
         logs = {key: log for page in await asyncio.gather(*map(ask, ids)) for key, log in page.items()}
-        return [_logged(one, queue, logs[one, queue]) for one, queue in found if (one, queue) in logs]
+        return [_logged(one, queue, logs[one, queue]) for one, queue in events if (one, queue) in logs]
 
     def _outbox(self, queue: str) -> AsyncOutbox:
         """The outbox of a queue; that of runs for an empty name."""
@@ -157,9 +157,9 @@ def _by_queue(ids: Sequence[str]) -> dict[str, list[str]]:
     ids = list(dict.fromkeys(ids))
     if not 1 <= len(ids) <= MAX_IDS:
         raise BadRequest(f"ids names {len(ids)} jobs and runs; one request takes 1 to {MAX_IDS}")
-    found: dict[str, list[str]] = {}
+    by_queue: dict[str, list[str]] = {}
     for one in (given.removeprefix(BATCH_PREFIX) for given in ids):
         is_run = "-" not in one and one.isascii() and one.isalnum() and len(one) <= 64
         job = None if is_run else parse_job_id(one)
-        found.setdefault(job.queue if job else "", []).append(job.serial if job else one)
-    return found
+        by_queue.setdefault(job.queue if job else "", []).append(job.serial if job else one)
+    return by_queue

@@ -52,9 +52,9 @@ async def _events(store: AsyncStore, models: Sequence[ModelInfo]) -> dict[str, E
     async def read(queue: str) -> EventCounts:
         return await AsyncOutbox(store, prefix(queue) if queue else RUNS_KEY).counts()
 
-    found = await asyncio.gather(*map(read, queues))
+    each = await asyncio.gather(*map(read, queues))
     counts: dict[str, EventCounts] = {}
-    for model, own in zip(map(model_of, queues), found, strict=True):
+    for model, own in zip(map(model_of, queues), each, strict=True):
         before = counts.get(model, EventCounts(0, 0))
         counts[model] = EventCounts(before.waiting + own.waiting, before.undelivered + own.undelivered)
     return counts

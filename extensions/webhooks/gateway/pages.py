@@ -14,7 +14,7 @@ from penstock.gateway.dashboard.render import MenuEntry, Renderer
 from penstock.gateway.dashboard.sessions import form
 
 _SHOWN = 100
-# Of one press of a button for all, which goes on where more are left.
+# How many events one press of a button for all handles.
 _AT_ONCE = 200
 
 

@@ -14,7 +14,7 @@ from penstock.extensions.webhooks.settings import WebhooksSettings
 from penstock.outbound.pinned import Resolve, address_of, pinned_request, resolve, trust
 from penstock.outbound.urls import is_listed, parse_url
 
-# What a receiver writes is neither kept nor shown. Its answer is read only to see whether it comes to its end.
+# The receiver's answer is neither kept nor shown. It is read only to see whether it is complete.
 _MOST_BYTES = 64 * 1024
 _NO_RULE = "no rule allows {url}"
 
@@ -43,15 +43,15 @@ class Poster:
     async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> ReceiverReply:
         try:
             # The rules may have changed since the submit.
-            found = parse_url(url)
-            listed = is_listed(found, self._rules, refusal=_NO_RULE)
+            checked = parse_url(url)
+            listed = is_listed(checked, self._rules, refusal=_NO_RULE)
         except InvalidInput:
             return ReceiverReply(failure=NOT_ALLOWED)
         # A name may lead elsewhere at each attempt.
-        address = await address_of(found, listed=listed, resolve=self._resolve)
+        address = await address_of(checked, listed=listed, resolve=self._resolve)
         # A client for each attempt, so that no cookie of one owner's receiver is sent to another's.
         async with httpx2.AsyncClient(verify=self._trust, trust_env=False, timeout=self._timeout_s) as client:
-            request = pinned_request(client, "POST", found, address, headers=headers, content=body)
+            request = pinned_request(client, "POST", checked, address, headers=headers, content=body)
             answer = await client.send(request, stream=True, follow_redirects=False)
             try:
                 await _read(answer)

@@ -86,10 +86,10 @@ def too_many_undelivered(model: str) -> QuotaSpent:
 def check_url(url: str, rules: Sequence[str]) -> None:
     """Raises `InvalidInput` for a URL that may not be called. A name is looked up, and checked, when it is called."""
     try:
-        found = parse_url(url)
-        listed = is_listed(found, rules, refusal=_REFUSAL)
-        if not listed and _is_inside(found.host):
-            raise InvalidInput(f"{found.host} is no public address")
+        checked = parse_url(url)
+        listed = is_listed(checked, rules, refusal=_REFUSAL)
+        if not listed and _is_inside(checked.host):
+            raise InvalidInput(f"{checked.host} is no public address")
     except InvalidInput as error:
         raise InvalidInput(
             f"the webhook cannot be used: {error.message}",

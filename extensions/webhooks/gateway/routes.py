@@ -133,7 +133,7 @@ def gateway(services: Services) -> GatewayPart:
         return part
 
     def deliver(open_store: Callable[[], AsyncStore]) -> AbstractContextManager[None]:
-        # The thread is started once per process, with modules that nobody else needs.
+        # The thread is started once per process, with modules that only it needs.
         from penstock.extensions.webhooks.gateway.thread import delivering
 
         return delivering(settings, open_store=open_store, blobs=services.blobs, count=counts.count)

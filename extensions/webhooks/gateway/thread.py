@@ -76,7 +76,7 @@ class _Delivery:
         self._loop.call_soon_threadsafe(self._stopping.set)
 
     async def _deliver_always(self) -> None:
-        """An error that nobody foresaw must not end deliveries for good: the deliverer begins anew."""
+        """Restart the deliverer after an unexpected error, so that it does not end deliveries for good."""
         crashes = BackoffCounter(_CRASHED)
         # A name that is looked up takes a thread, for as long as its servers do not answer.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(SIDE_BY_SIDE, "webhook"))

@@ -34,8 +34,8 @@ class WebhookWords:
             return ""
         from penstock.extensions.webhooks.gateway.requested import webhook_of
 
-        found = webhook_of(settings, url, events, caller=caller, model=model, letters=said.get("letters", ""))
-        return found.text(caller.owner) if found is not None else ""
+        webhook = webhook_of(settings, url, events, caller=caller, model=model, letters=said.get("letters", ""))
+        return webhook.text(caller.owner) if webhook is not None else ""
 
     async def kept(self, job: Job) -> str:
         """The new job's events go where those of the old one went."""
@@ -43,8 +43,8 @@ class WebhookWords:
             return ""
         from penstock.extensions.webhooks.gateway.requested import kept_webhook
 
-        found = await kept_webhook(self._settings, self._store, job)
-        return found.text(job.owner) if found is not None else ""
+        webhook = await kept_webhook(self._settings, self._store, job)
+        return webhook.text(job.owner) if webhook is not None else ""
 
 
 def asked_webhook(url: str, letters: str) -> dict[str, dict[str, str]]:

@@ -1,1 +1,1 @@
-"""The outbox in the store: events that are to be delivered."""
+"""The outbox in the store: events to deliver."""

@@ -75,8 +75,8 @@ def _event(values: Sequence[bytes]) -> DueEvent:
 
 
 def _logs(ids: Sequence[str], reply: Sequence[Sequence[bytes | None]]) -> dict[str, EventLog]:
-    known = [(event_id, found) for event_id, found in zip(ids, reply, strict=True) if found[0]]
-    return {event_id: _log(*((value or b"").decode() for value in found)) for event_id, found in known}
+    known = [(event_id, fields) for event_id, fields in zip(ids, reply, strict=True) if fields[0]]
+    return {event_id: _log(*((value or b"").decode() for value in fields)) for event_id, fields in known}
 
 
 def _log(webhook: str, url: str, owner: str, event: str, state: str, number: str, at: str, log: str) -> EventLog:
@@ -106,9 +106,7 @@ class AsyncOutbox:
         self.key = key
 
     async def take(self, limits: TakeLimits = DEFAULT_LIMITS) -> DueEvents:
-        """Take what is due: of one job or run one event after the other, and of an endpoint whose last attempt failed one at a
-        time.
-        """
+        """Take what is due: one event of a job or run at a time, and one of an endpoint whose last attempt failed."""
         return await self._store.run(take(self.key, limits))
 
     async def settle(self, event: DueEvent, end: AttemptEnd, *, give_up_s: float = GIVE_UP_S) -> EventSettled:
@@ -118,9 +116,9 @@ class AsyncOutbox:
         return await self._store.run(settle(self.key, event, end, give_up_s=give_up_s))
 
     async def logs(self, ids: Sequence[str]) -> dict[str, EventLog]:
-        """What became of the events of these; what is not known or has no webhook is left out."""
-        found = [await self._store.run(logs(self.key, part)) for part in _parts(ids)]
-        return {event_id: log for part in found for event_id, log in part.items()}
+        """What became of the events of these ids. Unknown ids and those without a webhook are left out."""
+        parts = [await self._store.run(logs(self.key, part)) for part in _parts(ids)]
+        return {event_id: log for part in parts for event_id, log in part.items()}
 
     async def send_again(self, ids: Sequence[str], *, owner: str | None = None) -> int:
         """Have the last events of ended jobs or runs sent once more, if they were delivered or given up; returns how many."""
@@ -131,7 +129,7 @@ class AsyncOutbox:
         return sum([await self._store.run(send_events(self.key, "dismiss", part, owner)) for part in _parts(ids)])
 
     async def undelivered(self, *, owner: str = "", before: str = "", limit: int = 100) -> list[str]:
-        """The ids of what was given up, newest first, at most a thousand of each owner. `owner` "": of all."""
+        """The ids of events that were given up, newest first, at most a thousand of each owner. `owner` "": of all."""
         return await self._store.run(undelivered(self.key, owner=owner, before=before, limit=limit))
 
     async def counts(self) -> EventCounts:

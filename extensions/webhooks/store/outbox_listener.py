@@ -1,4 +1,4 @@
-"""Hears which prefix has an event that is due. A message is a hint and may be lost: whoever listens also asks now and then."""
+"""Hears which prefix has an event that is due. A message is a hint and may be lost, so listeners also poll."""
 
 # D92: docs/design/webhooks.md
 from __future__ import annotations

@@ -47,8 +47,8 @@ PATH = "/rpc"
 
 @dataclass(frozen=True, slots=True)
 class RpcRequest:
-    """The HTTP request behind one call. `key`: None for that of the headers, which no call of a batch has. `said`: headers of
-    the response.
+    """The HTTP request behind one call. `key`: None to take the key of the headers, which a batch does not do. `said`: headers
+    of the response.
     """
 
     caller: Caller
@@ -87,7 +87,7 @@ class JsonRpc:
                 self._charge(request, len(said))
             call = None if isinstance(said, list) else read_call(said)
         alone = RpcRequest(caller, request.scope, read_head(request.headers.raw), connection_of(request.scope))  # type: ignore[arg-type]
-        # Who waits for an output takes a place among the predictions.
+        # A call that waits for an output takes a permit of the predictions.
         with services.awaiting(caller):
             return await self._batch(said, alone) if call is None else await self._alone(call, alone)
 
@@ -101,8 +101,8 @@ class JsonRpc:
         return json_response(response_of(call, result), headers=request.said)
 
     async def _batch(self, said: Sequence[Any], whole: RpcRequest) -> Response:
-        """All calls at once. A fault is that of one call, and its neighbours are answered all the same."""
-        # A connection tells one listener that the client has left, and here each call listens.
+        """All calls at once. A fault affects one call only, and its neighbours are still answered."""
+        # Each call listens for the client's leaving, and a connection has one listener only, so each gets its own.
         requests = [replace(whole, connection=ClientConnection(), key="") for _ in said]
 
         def hang_up() -> None:
@@ -117,18 +117,18 @@ class JsonRpc:
         return json_response(responses) if responses else Response(status_code=204)
 
     async def _item(self, said: Any, request: RpcRequest) -> dict[str, Any] | None:
-        """The response to a call, whatever becomes of it; None to a notification, and where nobody is left to read it."""
+        """The response to a call, also to one that fails; None to a notification, and if the client has left."""
         call = None
         try:
             call = said if isinstance(said, RpcCall) else read_call(said)
-            found = response_of(call, await self._result(call, request))
+            response = response_of(call, await self._result(call, request))
         except ClientGone:
             return None
-        except Exception as error:  # noqa: BLE001 - `problem_of` logs what is no refusal
+        except Exception as error:  # noqa: BLE001 - `problem_of` logs every error but refusals
             problem = problem_of(error, request.scope, request.head.get(b"x-request-id"), ())
             refused = worded_unread(problem, error) if call is None else worded_call(call, problem, error)
-            found = orjson.loads(refused.body)
-        return None if call is not None and call.is_notification else found
+            response = orjson.loads(refused.body)
+        return None if call is not None and call.is_notification else response
 
     async def _result(self, call: RpcCall, request: RpcRequest) -> Any:
         method = self._methods.get(call.method)
@@ -160,7 +160,7 @@ class JsonRpc:
         return await submitter.prepare(draft)
 
     async def _predict(self, call: RpcCall, params: RpcParams, request: RpcRequest) -> Any:
-        """The output. Whoever hangs up cancels the job."""
+        """The output. If the client hangs up, the job is cancelled."""
         services = self._services
         prepared = await self._prepared(call, params, request, is_awaited=True)
         deadline_s = answer_deadline(prepared, services.settings.gateway.sync_timeout_s)

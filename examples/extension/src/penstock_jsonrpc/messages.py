@@ -19,11 +19,11 @@ RpcId = str | int | float | None
 
 
 class InvalidRpcRequest(BadRequest):
-    """JSON that is no call."""
+    """JSON that is not a call."""
 
 
 class UnknownRpcMethod(BadRequest):
-    """A call of a method that there is not."""
+    """A call of an unknown method."""
 
 
 class RpcParams(msgspec.Struct, forbid_unknown_fields=True):
@@ -39,7 +39,7 @@ class RpcParams(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class RpcCall:
-    """`is_notification`: it has no id, so nobody waits for a response, and none is sent."""
+    """`is_notification`: it has no id, so no response is sent."""
 
     method: str
     params: Any
@@ -69,7 +69,7 @@ def response_of(call: RpcCall, result: Any) -> dict[str, Any]:
 
 
 def worded_unread(problem: ProblemResponse, error: Exception) -> ProblemResponse:
-    """The refusal of a request in which no call was found: its id is null."""
+    """The refusal of a request without a readable call: its id is null."""
     is_parsing = type(error) is BadRequest
     return _worded(problem, PARSE_ERROR if is_parsing else code_of(error), None)
 
@@ -79,7 +79,7 @@ def worded_call(call: RpcCall, problem: ProblemResponse, error: Exception) -> Pr
 
 
 def code_of(error: Exception) -> int:
-    """The number for an error; whatever the caller can mend in `params` is one of invalid parameters."""
+    """The number for an error. Everything that the caller can correct in `params` counts as invalid parameters."""
     known: Mapping[type[Exception], int] = {
         InvalidRpcRequest: INVALID_REQUEST,
         UnknownRpcMethod: METHOD_NOT_FOUND,

@@ -20,6 +20,6 @@ def gateway(services: Services) -> GatewayPart | None:
         routers=(JsonRpc(services, max_batch=table.max_batch).router(),),
         # A route without a role takes the role manage, so that a forgotten one opens nothing.
         rules=RouteRules({("POST", PATH): SUBMIT}),
-        # What is refused before a call was read: a missing key, a rate, a body that is no JSON.
+        # Refusals before a call is read: a missing key, a rate, a body that is not JSON.
         wordings=(Wording(lambda path: path == PATH, worded_unread),),
     )

@@ -11,7 +11,7 @@ Tally = Counter[tuple[str, str]]
 
 
 def read_tally(queue: str, owner: str) -> Operation[Tally]:
-    """Of one queue of a model, by method and state."""
+    """The counts of one queue of a model, by method and state."""
     return Operation("rpc_tally", prefix(queue), [owner], _decode)
 
 

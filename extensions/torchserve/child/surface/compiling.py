@@ -26,7 +26,7 @@ BACKENDS = (
 
 
 def check_valid_pt2_backend(backend: str) -> bool:
-    """Whether torch.compile has a backend of this name; a warning says so if it has not."""
+    """Whether torch.compile has a backend of this name; logs a warning if not."""
     if backend in BACKENDS:
         return True
     log.warning("%s is not a supported backend", backend)
@@ -59,9 +59,9 @@ def compiled(model: Any, pt2: Any) -> Any:
 
     said = ", ".join(f"{name} {value}" for name, value in options.items())
     try:
-        found = torch.compile(model, **options)
+        fast = torch.compile(model, **options)
     except Exception as error:  # noqa: BLE001 - whatever a backend raises, the model still runs without it
         log.warning("Compiling the model with %s has failed, so it runs uncompiled: %s", said, error)
         return model
     log.info("Compiled model with %s", said)
-    return found
+    return fast

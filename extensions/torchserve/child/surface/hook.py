@@ -40,8 +40,8 @@ def builtin_class(name: str) -> type | None:
     """The class of a handler that needs no file, such as `image_classifier`; None if there is none of this name."""
     if name not in BUILTINS:
         return None
-    found: type = _lookup(f"{_TOP}.torch_handler.{name}", BUILTINS[name])
-    return found
+    kind: type = _lookup(f"{_TOP}.torch_handler.{name}", BUILTINS[name])
+    return kind
 
 
 class TorchServeFinder:

@@ -42,7 +42,7 @@ def colored(image: Pillow.Image) -> Pillow.Image:
 
 
 def scaled(image: Pillow.Image, short_side: int) -> Pillow.Image:
-    """The image with a shorter side of so many pixels."""
+    """The image, scaled so that its shorter side has this many pixels."""
     from PIL import Image
 
     width, height = image.size

@@ -24,13 +24,13 @@ def load_label_mapping(mapping_file_path: str) -> dict[str, str] | None:
     if not path.is_file():
         log.warning("'%s' is missing. Inference output will not include class name.", mapping_file_path)
         return None
-    found = json.loads(path.read_text("utf-8"))
-    if isinstance(found, dict) and "object_type_names" in found:
-        names = found["object_type_names"]
+    mapping = json.loads(path.read_text("utf-8"))
+    if isinstance(mapping, dict) and "object_type_names" in mapping:
+        names = mapping["object_type_names"]
         return {str(index): str(name) for index, name in enumerate(names)}
-    if not isinstance(found, dict):
-        raise ValueError(f'index->name JSON mapping should be in "class": "label" format. {path.name} holds a {_kind(found)}')
-    return {str(index): _label(index, name) for index, name in found.items()}
+    if not isinstance(mapping, dict):
+        raise ValueError(f'index->name JSON mapping should be in "class": "label" format. {path.name} holds a {_kind(mapping)}')
+    return {str(index): _label(index, name) for index, name in mapping.items()}
 
 
 def map_class_to_label(
@@ -66,8 +66,8 @@ def _kind(value: Any) -> str:
 def list_classes_from_module(module: ModuleType, parent_class: type | None = None) -> list[type]:
     """The classes that the module itself defines, sorted by name; only `parent_class` and its subclasses if it is given."""
     home = module.__name__
-    found = [value for _, value in inspect.getmembers(module, inspect.isclass) if value.__module__ == home]
-    return [one for one in found if parent_class is None or issubclass(one, parent_class)]
+    classes = [value for _, value in inspect.getmembers(module, inspect.isclass) if value.__module__ == home]
+    return [one for one in classes if parent_class is None or issubclass(one, parent_class)]
 
 
 def import_class(class_name: str, module_prefix: str | None = None) -> type:
@@ -77,7 +77,7 @@ def import_class(class_name: str, module_prefix: str | None = None) -> type:
     if not whole:
         raise ImportError(f"class:{name} names no module; write module.{name}")
     module = import_module(whole)
-    found = getattr(module, name, None)
-    if not isinstance(found, type):
+    value = getattr(module, name, None)
+    if not isinstance(value, type):
         raise ImportError(f"class:{name} not found in module:{whole}.")
-    return found
+    return value

@@ -23,7 +23,7 @@ UNITS: dict[str | None, str] = {
     "": "unit",
     None: "unit",
 }
-# Upper bounds for values of which the unit does not say how large they are.
+# Upper bounds for values whose unit does not tell their size.
 _DECADES = tuple(float(step * 10**power) for power in range(6) for step in (1, 3))
 _BOUNDS = {"Seconds": SECONDS, "Milliseconds": tuple(1000 * bound for bound in SECONDS)}
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -68,7 +68,7 @@ class DeclaredMetric:
 
     @property
     def unit_word(self) -> str:
-        """`Milliseconds` of `ms`; a word that is no abbreviation stays."""
+        """`Milliseconds` for `ms`; a word that is not an abbreviation stays."""
         return UNITS.get(self.unit, self.unit)
 
     @property
@@ -93,9 +93,9 @@ class DeclaredMetric:
         return MetricSample(self.own_name, kind, 0.0, self.own_labels, bounds=bounds, help=words, foreign=foreign)
 
 
-def declared_metrics(found: Mapping[str, Any]) -> list[DeclaredMetric]:
+def declared_metrics(declared: Mapping[str, Any]) -> list[DeclaredMetric]:
     """The metrics of `model_metrics` in a metrics.yaml. Raises `HandlerLoadError` that names the entry that is wrong."""
-    return [_declared(kind, entry) for kind, entries in found.items() for entry in _entries(kind, entries)]
+    return [_declared(kind, entry) for kind, entries in declared.items() for entry in _entries(kind, entries)]
 
 
 def _entries(kind: str, entries: Any) -> Sequence[Any]:

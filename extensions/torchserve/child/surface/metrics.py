@@ -32,11 +32,11 @@ def metrics_of(metrics: HandlerMetrics, model_name: str, declared: Mapping[str, 
 
     `lines`: also write TorchServe's line of each call to the model's log. Raises `HandlerLoadError` for wrong metrics.
     """
-    found = ArchiveMetrics(metrics, model_name, lines=lines)
+    own = ArchiveMetrics(metrics, model_name, lines=lines)
     for one in declared_metrics(declared):
-        found.add_declared(one)
-    Metric.counted_by = found
-    return found
+        own.add_declared(one)
+    Metric.counted_by = own
+    return own
 
 
 class ArchiveMetrics:
@@ -129,10 +129,10 @@ class ArchiveMetrics:
 
     def get_metric(self, metric_name: str, metric_type: MetricTypes = MetricTypes.COUNTER) -> ArchiveMetric:
         """A metric that was declared or made before. Raises `KeyError` if there is none."""
-        found = self.cache[metric_type].get(metric_name)
-        if found is None:
+        metric = self.cache[metric_type].get(metric_name)
+        if metric is None:
             raise KeyError(f"Metric of type '{metric_type}' and name '{metric_name}' doesn't exist")
-        return found
+        return metric
 
     def add_declared(self, declared: DeclaredMetric) -> ArchiveMetric:
         known = self.cache[declared.type]

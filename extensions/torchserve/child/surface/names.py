@@ -1,4 +1,4 @@
-"""The modules and names of `ts` that are here, where each lies in penstock, and what is said of those that are not. Pure."""
+"""The modules and names of `ts` that are here, where each lies in penstock, and the errors for all others. Pure."""
 
 from __future__ import annotations
 
@@ -88,31 +88,31 @@ def children(module: str) -> list[str]:
 
 
 def location_of(module: str, name: str) -> tuple[str, str] | None:
-    """In which module of ours the name lies, and as what; None if there is no such name."""
-    found = MODULES[module].get(name)
-    if found is None:
+    """The module of penstock that has the name, and its name there; None if there is no such name."""
+    location = MODULES[module].get(name)
+    if location is None:
         return None
-    own, _, attribute = found.partition(":")
+    own, _, attribute = location.partition(":")
     return f"{_PACKAGE}.{own}", attribute
 
 
 def unknown_module(module: str) -> str:
-    """What is said when code imports a module of `ts` that is not here."""
+    """The error text for an import of a module of `ts` that is not here."""
     for left_out, advice in LEFT_OUT.items():
         if module == left_out or module.startswith(f"{left_out}."):
             return f"penstock's ts has no {module}: {advice} ({PAGE})"
     parent = module.rpartition(".")[0]
-    found = children(parent) if parent in MODULES else children("ts")
-    listed = f"{parent if parent in MODULES else 'ts'} has the modules {', '.join(found) or 'none'}"
+    modules = children(parent) if parent in MODULES else children("ts")
+    listed = f"{parent if parent in MODULES else 'ts'} has the modules {', '.join(modules) or 'none'}"
     return f"penstock's ts has no {module}; {listed}. Put what you need of it into a file of the archive ({PAGE})"
 
 
 def unknown_name(module: str, name: str) -> str:
-    """What is said when code asks a module of `ts` for a name that is not there."""
+    """The error text for a name that a module of `ts` does not have."""
     if f"{module}.{name}" in LEFT_OUT:
         return unknown_module(f"{module}.{name}")
-    found = [*MODULES[module], *children(module)]
+    names = [*MODULES[module], *children(module)]
     return (
-        f"penstock's {module} has no {name}; it has {', '.join(found) or 'no names'}. "
+        f"penstock's {module} has no {name}; it has {', '.join(names) or 'no names'}. "
         f"Put what you need of it into a file of the archive ({PAGE})"
     )

@@ -140,9 +140,9 @@ def _text(row: Any) -> str:
 
 
 def _vocabulary(path: str) -> Any:
-    found = plain_content(path, "cpu", "Save what it knows: torch.save(vocab.get_stoi(), 'source_vocab.pt')")
-    if isinstance(found, list):
-        return SourceVocabulary({str(token): index for index, token in enumerate(found)})
-    if isinstance(found, Mapping):
-        return SourceVocabulary(found)
-    raise HandlerLoadError(f"{_VOCABULARY} holds a {type(found).__name__}; save token -> id as a dict, or a list of tokens")
+    content = plain_content(path, "cpu", "Save what it knows: torch.save(vocab.get_stoi(), 'source_vocab.pt')")
+    if isinstance(content, list):
+        return SourceVocabulary({str(token): index for index, token in enumerate(content)})
+    if isinstance(content, Mapping):
+        return SourceVocabulary(content)
+    raise HandlerLoadError(f"{_VOCABULARY} holds a {type(content).__name__}; save token -> id as a dict, or a list of tokens")

@@ -80,7 +80,7 @@ def ngrams(words: Sequence[str], longest: int) -> Iterator[str]:
 
 
 def _outside_tags(line: str) -> Iterator[str]:
-    """What stands between the tags. A `<` that nothing closes is no tag. Without a pattern: a thousand `<` would take long."""
+    """The text between the tags. An unclosed `<` is not a tag. No pattern is used, which would be slow for a thousand `<`."""
     at = 0
     while (start := line.find("<", at)) >= 0 and (end := line.find(">", start)) >= 0:
         yield line[at:start]
@@ -88,8 +88,8 @@ def _outside_tags(line: str) -> Iterator[str]:
     yield line[at:]
 
 
-def _long_form(found: re.Match[str]) -> str:
-    short = found[0]
+def _long_form(match: re.Match[str]) -> str:
+    short = match[0]
     full = _CONTRACTIONS.get(short.lower())
     if full is None:
         return short

@@ -39,7 +39,7 @@ def timed(func: F) -> F:
 
 
 def _metrics(handler: Any) -> Any:
-    """Where times are recorded; None if nobody asked for them. A handler may run before it has a context."""
+    """Where times are recorded; None if they are not wanted. A handler may run before it has a context."""
     context = getattr(handler, "context", None)
     settings = getattr(context, "model_yaml_config", None) or {}
     own = settings.get("handler")
@@ -53,10 +53,10 @@ def profiled(run: Callable[[], Any], arguments: Mapping[str, Any]) -> tuple[Any,
     """
     from torch.profiler import profile
 
-    with profile(**(arguments or _usual_arguments())) as found:
+    with profile(**(arguments or _usual_arguments())) as profiler:
         answers = run()
-    log.info("%s", found.key_averages().table(row_limit=_ROWS))
-    return answers, found
+    log.info("%s", profiler.key_averages().table(row_limit=_ROWS))
+    return answers, profiler
 
 
 def _usual_arguments() -> dict[str, Any]:

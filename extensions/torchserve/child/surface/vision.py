@@ -11,7 +11,7 @@ from penstock.extensions.torchserve.child.surface.image_steps import imagenet_in
 from penstock.extensions.torchserve.child.surface.lookups import map_class_to_label
 from penstock.extensions.torchserve.child.surface.timing import timed
 
-# As in TorchServe: so many images between a black one and the image.
+# As in TorchServe: the number of images between a black one and the image.
 _STEPS = 15
 
 
@@ -112,12 +112,12 @@ class ObjectDetector(VisionHandler):
     @timed
     def postprocess(self, data: Any) -> Any:
         # A detector of torchvision that was scripted answers with its losses, too.
-        found = data[1] if isinstance(data, tuple) else data
-        return [self._objects(one) for one in found]
+        objects = data[1] if isinstance(data, tuple) else data
+        return [self._objects(one) for one in objects]
 
-    def _objects(self, found: Any) -> list[dict[str, Any]]:
+    def _objects(self, objects: Any) -> list[dict[str, Any]]:
         names = self.mapping or {}
-        columns = (found[name].tolist() for name in ("boxes", "labels", "scores"))
+        columns = (objects[name].tolist() for name in ("boxes", "labels", "scores"))
         return [
             {names.get(str(label), str(label)): box, "score": score}
             for box, label, score in zip(*columns, strict=True)

@@ -33,10 +33,10 @@ def eager_model(model_dir: str, model_file: str, weights: str, map_location: Any
     """The only class of `model_file`, built without arguments, with the state dict of the file `weights` (empty: its own)."""
     if not Path(model_dir, model_file).is_file():
         raise RuntimeError(f"Missing the {model_file} file")
-    found = list_classes_from_module(import_module(Path(model_file).stem))
-    if len(found) != 1:
-        raise ValueError(f"Expected only one class as model definition. {found}")
-    model = found[0]()
+    classes = list_classes_from_module(import_module(Path(model_file).stem))
+    if len(classes) != 1:
+        raise ValueError(f"Expected only one class as model definition. {classes}")
+    model = classes[0]()
     if weights:
         model.load_state_dict(state_dict(weights, map_location))
     return model
@@ -69,7 +69,7 @@ def torchscript_model(path: str, map_location: Any) -> Any:
     import torch
 
     with warnings.catch_warnings():
-        # Nobody who reads the log of an archive can change in which format the archive holds its model.
+        # A reader of the log cannot change the format in which an archive holds its model.
         warnings.filterwarnings("ignore", r"`torch\.jit\.load` is ", DeprecationWarning)
         return torch.jit.load(path, map_location=map_location)
 

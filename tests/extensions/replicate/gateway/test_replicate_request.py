@@ -94,4 +94,4 @@ def test_a_stream_has_the_words_of_replicate_alone(name: str, data: bytes, sent:
 
 def test_a_stream_that_begins_anew_ends_with_an_error() -> None:
     [event] = translated(ToldEvent("restart", "7", b"{}"))
-    assert event.startswith(b"event: error\nid: 7\ndata: the prediction began anew")
+    assert event.startswith(b"event: error\nid: 7\ndata: the prediction was restarted")

@@ -1,4 +1,4 @@
--- Of each owner how many jobs of its calls ended, by the method that made them. Who sent a notification learns of its end nowhere else.
+-- How many jobs of each owner's calls ended, by the method that made them. It is the only report on the ends of notifications.
 -- field: rpc
 --
 -- The word of a submit: the method.
