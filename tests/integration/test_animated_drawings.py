@@ -20,8 +20,8 @@ from penstock.job import Payload
 from penstock.outputs.bundle import BUNDLE_MEDIA, decode_head, head_length, with_files
 from penstock.outputs.media import Media
 from penstock.settings.tables import Settings
+from penstock.workers.child.runner import run_batch
 from penstock.workers.ipc.frames import Failed, Item
-from tests.whole_batch import run_batch
 
 pytest.importorskip("torch", reason="the networks are exported by torch: pip install 'penstock-inference[torch]'")
 

@@ -16,8 +16,8 @@ from penstock.errors import HandlerLoadError
 from penstock.handlers.load import load
 from penstock.handlers.tasks.boxes import overlap
 from penstock.model_spec import RuntimeOptions
+from penstock.workers.child.runner import run_batch
 from penstock.workers.ipc.frames import Failed, Item
-from tests.whole_batch import run_batch
 
 pytest.importorskip("torch", reason="the network is exported by torch: pip install 'penstock-inference[torch]'")
 pytest.importorskip("onnxscript", reason="torch's ONNX exporter needs it: pip install onnxscript")

@@ -18,8 +18,8 @@ from PIL import Image
 from penstock.errors import HandlerLoadError
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
+from penstock.workers.child.runner import run_batch
 from penstock.workers.ipc.frames import BatchDone, Failed, Item, Output
-from tests.whole_batch import run_batch
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"

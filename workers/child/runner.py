@@ -33,7 +33,6 @@ from penstock.workers.ipc.frames import (
     JobFacts,
     Outcome,
     Output,
-    output_bytes,
 )
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def complete(loaded: Loaded, flow: Flow, *, clock: Clock = perf_counter) -> Batc
     began = clock()
     advance(flow, loaded.postprocess, "postprocess", most=loaded.context.max_batch_size)
     outcomes = _placed(flow, _all_written(loaded, flow))
-    if sum(map(output_bytes, outcomes)) > MOST_BYTES:
+    if sum(len(outcome.data) for outcome in outcomes if isinstance(outcome, Output)) > MOST_BYTES:
         outcomes = bounded(outcomes)
     return BatchDone(
         flow.batch,
@@ -310,3 +309,11 @@ def sift(flow: Flow, outputs: list[Any]) -> None:
     flow.failed = {**flow.failed, **{place: value for place, value in pairs if isinstance(value, Failure)}}
     kept = [(place, value) for place, value in pairs if not isinstance(value, Failure)]
     flow.values, flow.live = [value for _, value in kept], [place for place, _ in kept]
+
+
+def run_batch(loaded: Loaded, items: Sequence[Item], *, calls: Calls | None = None, clock: Clock = perf_counter) -> BatchDone:
+    """All three steps in a row, as the tests of a template of `penstock new` run a batch."""
+    calls = calls or Calls(loaded)
+    flow = prepare(loaded, items, calls, clock=clock)
+    infer(loaded, flow, calls, clock=clock)
+    return complete(loaded, flow, clock=clock)

@@ -17,8 +17,8 @@ from penstock.handlers.contract import Failure
 from penstock.handlers.load import import_model, load
 from penstock.handlers.loaded import Loaded
 from penstock.outputs.media import Media
+from penstock.workers.child.runner import run_batch
 from penstock.workers.ipc.frames import Failed, Item, Output
-from tests.whole_batch import run_batch
 
 HELLO = """
     from cog import BasePredictor, Input, Path

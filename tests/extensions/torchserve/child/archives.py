@@ -15,8 +15,8 @@ from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
 from penstock.inputs.request import packed
 from penstock.job import Payload
+from penstock.workers.child.runner import run_batch
 from penstock.workers.ipc.frames import Failed, Item, JobFacts, Outcome, Output
-from tests.whole_batch import run_batch
 
 FACTS = JobFacts("job-1", owner="team-a")
 

@@ -14,11 +14,10 @@ from penstock.job import FORM_MEDIA, TENSORS_MEDIA, Call
 from penstock.outputs.response_head import ResponseHead, split_head, split_prediction_message
 from penstock.tensors.tensor import Tensor, decode_tensors, encode_tensors, texts_of
 from penstock.workers.child.calls.run import Calls
-from penstock.workers.child.runner import infer
+from penstock.workers.child.runner import infer, run_batch
 from penstock.workers.child.shards.rows import complete_rows, prepare_rows
 from penstock.workers.ipc.frames import Failed, Output
 from tests.extensions.torchserve.child.archives import FACTS, failed, item, loaded, outcomes, output
-from tests.whole_batch import run_batch
 
 # Does what each request's text says, once per request; `calls` is what each call of `handle` got.
 ACTING = """

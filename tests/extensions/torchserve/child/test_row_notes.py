@@ -13,9 +13,9 @@ import pytest
 from penstock.extensions.torchserve.child.row_notes import NotedRows
 from penstock.handlers.loaded import Loaded
 from penstock.workers.child.calls.run import Calls
+from penstock.workers.child.runner import run_batch
 from penstock.workers.ipc.frames import Output
 from tests.extensions.torchserve.child.archives import failed, item, loaded
-from tests.whole_batch import run_batch
 
 # Each ends with `out`, one entry per request. `calls`: the sizes of the calls of `handle`.
 HANDLER = """

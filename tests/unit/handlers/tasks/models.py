@@ -15,8 +15,8 @@ from PIL import Image
 
 from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
+from penstock.workers.child.runner import run_batch
 from penstock.workers.ipc.frames import Item, Output
-from tests.whole_batch import run_batch
 
 WORDS = ["[PAD]", "[UNK]", "red", "green", "blue", "and", "of", "the"]
 # Pixels stay from 0 to 1, so that a test can state what a model computes.

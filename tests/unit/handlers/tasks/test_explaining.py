@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from penstock.job import Call
+from penstock.workers.child.runner import run_batch
 from penstock.workers.ipc.frames import Failed, Item, Output
 from tests.unit.handlers.tasks.models import PLAIN, bright_words, mean_colour, opened, picture, plain, read, tokenizer
-from tests.whole_batch import run_batch
 
 pytest.importorskip("captum", reason="explanations need captum: pip install 'penstock-inference[explain]'")
 import torch

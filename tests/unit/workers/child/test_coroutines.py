@@ -15,9 +15,9 @@ from penstock.handlers.load import load
 from penstock.handlers.loaded import Loaded
 from penstock.workers.child import runner
 from penstock.workers.child.calls.run import Calls
+from penstock.workers.child.runner import run_batch
 from penstock.workers.child.shards import rows
 from penstock.workers.ipc.frames import Failed, Item, Outcome, Output
-from tests.whole_batch import run_batch
 
 ASYNC = """
     import asyncio

@@ -7,9 +7,9 @@ import pytest
 
 from penstock.job import Call
 from penstock.workers.child.input_files import InputMissing, input_of, with_data
+from penstock.workers.child.runner import run_batch
 from penstock.workers.ipc.frames import Failed, Item, Output
 from tests.unit.workers.child.test_runner import echo, model
-from tests.whole_batch import run_batch
 
 PNG = "image/png"
 

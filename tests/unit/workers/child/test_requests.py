@@ -19,7 +19,7 @@ from penstock.inputs.request import RequestInput, packed
 from penstock.job import Call, Payload
 from penstock.workers.child.calls.run import Calls
 from penstock.workers.child.reports import ReportSender
-from penstock.workers.child.runner import complete, infer, prepare
+from penstock.workers.child.runner import complete, infer, prepare, run_batch
 from penstock.workers.child.shards.rows import complete_rows, prepare_rows
 from penstock.workers.child.warmup import warm_up
 from penstock.workers.ipc.frames import (
@@ -32,7 +32,6 @@ from penstock.workers.ipc.frames import (
     Output,
     WantFacts,
 )
-from tests.whole_batch import run_batch
 
 HEAD = "from penstock import Failure, Handler, Request, model\nfrom typing import Any\n"
 SAYS = "[r.input, r.job, r.attempt, r.priority, r.owner, dict(r.headers), dict(r.query)]"

@@ -19,9 +19,8 @@ from penstock.handlers.runtimes.padding import Padding
 from penstock.job import Call
 from penstock.workers.child.calls.halving import DeviceFault
 from penstock.workers.child.calls.run import Calls
-from penstock.workers.child.runner import complete, infer, prepare
+from penstock.workers.child.runner import complete, infer, prepare, run_batch
 from penstock.workers.ipc.frames import BatchDone, Failed, Item, Output
-from tests.whole_batch import run_batch
 
 
 def model(inference: Stage, *, preprocess: Stage | None = None, postprocess: Stage | None = None, item: Any = Any) -> Loaded:

@@ -17,8 +17,8 @@ from penstock.handlers.load import load
 from penstock.handlers.runtimes.contract import open_runtime
 from penstock.job import Call
 from penstock.model_spec import RuntimeOptions
+from penstock.workers.child.runner import run_batch
 from penstock.workers.ipc.frames import Failed, Item, Output
-from tests.whole_batch import run_batch
 
 torch = pytest.importorskip("torch")
 from tests.unit.handlers.runtimes.torch import nets  # noqa: E402

@@ -19,8 +19,8 @@ from penstock.handlers.loaded import Loaded
 from penstock.handlers.media import codec_for
 from penstock.workers.child.calls.costs import CostReader, complete, natural_costs
 from penstock.workers.child.calls.run import Calls
+from penstock.workers.child.runner import run_batch
 from penstock.workers.ipc.frames import Failed, Item, Output
-from tests.whole_batch import run_batch
 
 
 class Clock:
