@@ -12,7 +12,7 @@ ATTACKS = (
     Cure(
         "A1",
         "gateway/auth/keys.py",
-        "or found.expires_at <= self._wall():\n            raise",
+        "or key.expires_at <= self._wall():\n            raise",
         "or False:\n            raise",
         (f"{_SECURITY}/test_roles.py::test_whatever_is_wrong_with_a_key_the_answer_is_the_same_401",),
     ),
@@ -138,8 +138,8 @@ ATTACKS = (
     Cure(
         "A26",
         "gateway/auth/keys.py",
-        "found = self._keys.get(key_id, _UNKNOWN)\n        # Unknown",
-        "found = self._keys.get(key_id, _UNKNOWN)\n        assert found is not _UNKNOWN\n        # Unknown",
+        "key = self._keys.get(key_id, _UNKNOWN)\n        # Unknown",
+        "key = self._keys.get(key_id, _UNKNOWN)\n        assert key is not _UNKNOWN\n        # Unknown",
         (f"{_SECURITY}/test_door.py::test_every_wrong_header_costs_one_hash_and_one_whole_comparison",),
     ),
     Cure(
@@ -250,7 +250,7 @@ ATTACKS = (
     Cure(
         "A6",
         "core/outbound/pinned.py",
-        "all(map(is_public, found))",
+        "all(map(is_public, addresses))",
         "True",
         (
             "tests/unit/workers/child/test_input_urls.py::test_a_host_that_is_not_listed_has_public_addresses_or_is_not_asked",

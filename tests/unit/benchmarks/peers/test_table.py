@@ -102,7 +102,7 @@ def test_the_key_figures_are_those_whose_servers_were_measured() -> None:
 def test_the_figures_of_the_readme_are_those_of_the_saved_results() -> None:
     text, result = (ROOT / "README.md").read_text(), load_result(ROOT / RESULTS)
     assert short_text(result, load_faults(ROOT / FAULTS)) in text
-    assert "Where the model does nothing, Mosec and TorchServe, which store nothing, are ahead" in text
+    assert "Mosec and TorchServe, which store nothing, are faster when the model does nothing" in text
     assert behind(result, ["noop"]) == ["noop: mosec", "noop: torchserve"]
     assert behind(result, ["accelerator", "embeddings"]) == []
 
