@@ -125,7 +125,9 @@ def test_a_slot_that_lost_a_job_and_gets_it_back_streams_it_anew(client: JobClie
     gate.touch()
     [ended] = client.await_final([job])
     assert ended.state is JobState.SUCCEEDED
-    assert (spelled(client, job), client.output(job)) == (("2.0", "penstock"), "penstock")
+    # On a busy machine the second attempt may lose its lease too.
+    attempt, text = spelled(client, job)
+    assert (attempt != "1.0", text, client.output(job)) == (True, "penstock", "penstock")
 
 
 def test_a_stream_without_an_end_is_left_once_its_slot_has_lost_the_job(client: JobClient) -> None:
