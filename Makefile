@@ -8,8 +8,8 @@ MODELS ?= examples/square.py
 PYTEST_ARGS ?=
 # How many processes run tests; 0 runs all tests in one process, which a debugger needs. Files are given out in their order: the
 # long ones, which start real processes, come first, and the many short ones of tests/unit fill the gaps at the end. The long ones
-# wait more than they compute: with two processes, two cores idle for a third of the time.
-TEST_PROCESSES ?= 4
+# wait more than they compute: with two processes, two cores idle for a third of the time, and four take a tenth longer than five.
+TEST_PROCESSES ?= 5
 BENCH_ARGS ?=
 # With INSTALL=no, `make gpu` installs nothing and uses the packages of PYTHON, for machines that reach no package registry.
 INSTALL ?= yes
