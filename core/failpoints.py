@@ -30,7 +30,7 @@ SITES = frozenset(
         "before_stage_submit",
         "after_stage_submit",
         "after_stage_end",
-        "before_pipeline_end",
+        "before_stages_end",
     }
 )
 

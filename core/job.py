@@ -203,7 +203,7 @@ class JobError:
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
     """The batch that a job ran in, and the job's `place` in it, from 1. `reason` is why the batch was released (idle, full,
-    wait, deadline, bucket, drain, solo, bulk; of a pipeline's job `pipeline`).
+    wait, deadline, bucket, drain, solo, bulk), or what an extension that drives the model says.
 
     Seconds in the order of events: `batch_wait_s` from the claim until the inputs were touched, `decode_s`, `preprocess_s`,
     `device_wait_s` until the device was free, `inference_s`, `postprocess_s`.
@@ -335,7 +335,7 @@ class Payload:
 
 
 def is_own(job: JobId, blob: str) -> bool:
-    """Whether a blob is this job's, and goes with it. A stage of a pipeline is given the blobs of others, and deletes none."""
+    """Whether a blob is this job's and goes with it. A job that an extension submits may have others' blobs, and keeps them."""
     return blob.startswith(job.serial)
 
 

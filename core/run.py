@@ -222,11 +222,11 @@ class Run(Struct, frozen=True, kw_only=True):
     part: RunPart | None = None
 
 
-def refuse_pipeline(name: str, info: VersionInfo | None) -> None:
+def refuse_driven(name: str, info: VersionInfo | None) -> None:
     """Raises `Conflict` for a model of stages: runs over files cut their rows into shards, which only models with code run."""
     if info is not None and info.stages:
         raise Conflict(
-            f"{name!r} is a pipeline, and runs over files take models",
+            f"{name!r} is made of stages, and runs over files take models",
             hint=f"Submit the rows as jobs: POST /v1/models/{name}/jobs:batch takes a thousand in one request.",
         )
 

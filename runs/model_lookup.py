@@ -11,7 +11,7 @@ from penstock.broker.partitions import share
 from penstock.errors import NotFound
 from penstock.model_spec import ModelInfo, WorkerInfo
 from penstock.rollout import Rollout, followed
-from penstock.run import refuse_pipeline
+from penstock.run import refuse_driven
 
 
 class ModelLookup(Protocol):
@@ -49,7 +49,7 @@ class Slots:
 
 
 def find_served(store: ModelLookup, model: str, *, version: str = "") -> ServedModel:
-    """The named version, or the default one. Raises `NotFound` if it is not served, `Conflict` for a pipeline."""
+    """The named version, or the default one. Raises `NotFound` if it is not served, `Conflict` if it has no code of its own."""
     info = find_model(store.models(), store.rollouts(), model)
     version = version or info.default_version
     if version not in {*info.versions, info.default_version}:
@@ -58,7 +58,7 @@ def find_served(store: ModelLookup, model: str, *, version: str = "") -> ServedM
             hint="to continue with the current default version: penstock run resume RUN --accept-changes",
         )
     served = info.versions.get(version)
-    refuse_pipeline(model, served)
+    refuse_driven(model, served)
     schema = served.input_schema if served else None
     most = share(info.limits.max_queue_depth, info.partitions)
     return ServedModel(model, version, most, schema, info.request_headers, info.query, info.partitions)

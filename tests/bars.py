@@ -20,11 +20,11 @@ ENGINE = ("core", "broker", "workers", "handlers", "gateway", "runs", "cli")
 CLIENT = ("client",)
 COUNTED = ("core", "broker", "workers", "gateway")
 LONG_FILE_LINES = 350
-# Names of capabilities. `pipeline` alone is also the three threads of a child, `split` also what text does, and
-# `autoscale` an option of Celery's.
+# Names of capabilities. `split` alone is also what happens to texts and runs, `.pipeline(` is redis-py's, and `autoscale` an
+# option of Celery's.
 CAPABILITIES = re.compile(
     r"openai|\boip\b|open_inference|replicate(?!d)|\bcog\b|torchserve|celery_client|webhook|outbox|canar|shadow|\bsplits\b"
-    r"|\bpipelines\b|autoscal(?!e\b)|\bhistory\b",
+    r"|(?<!\.)pipeline|autoscal(?!e\b)|\bhistory\b",
     re.IGNORECASE,
 )
 # The modules whose imports are the start of a process on a job's way: what they reach at import must be read and loaded.
@@ -57,7 +57,7 @@ def bars(found: Sequence[house.Module]) -> list[Bar]:
         Bar("modules that `child` imports", len(closure(found, ENTRIES["child"])), 50, 50),
         Bar("imports of extensions by the engine", len(engine_imports(found)), 0, 0),
         Bar("lines of the engine that name a capability", len(list(named(found))), 0, 0),
-        Bar("lines of the client that name a capability", len(list(named(found, CLIENT))), 56, 56),
+        Bar("lines of the client that name a capability", len(list(named(found, CLIENT))), 58, 58),
         Bar("lines of core, broker, workers and gateway", lines, 45_857, 46_000),
         Bar(f"files over {LONG_FILE_LINES} lines", len(long), 3, 5),
         Bar("commands", len(commands()), 54, 55),

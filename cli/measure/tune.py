@@ -40,7 +40,7 @@ app = typer.Typer(add_completion=False)
 _GOAL, _SPACE, _OUT = "Goal", "Search", "Output"
 _DEFAULT_SLO = "p99=100ms"
 
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A model or pipeline of penstock.toml, or a model's file.")]
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A name of penstock.toml, or a model's file.")]
 SloOption = Annotated[str, typer.Option("--slo", help="The latency to keep: p99=100ms, p95=0.5s.", rich_help_panel=_GOAL)]
 MinRateOption = Annotated[
     float | None,
@@ -133,7 +133,7 @@ def tune(
     report: ReportOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the settings that serve a model, or all models of a pipeline, best on this machine.
+    """Find the settings that serve a model, or the models of its stages, best on this machine.
 
     penstock tune digits --slo p99=50ms --write penstock.toml     penstock tune detector.py --rate 500 --input photos/
 

@@ -44,7 +44,7 @@ class StoreQueues:
 
     @asynccontextmanager
     async def _asking(self) -> AsyncIterator[Callable[[Sequence[Sequence[str]]], Awaitable[list[Any]]]]:
-        """The client for plain commands: a pipeline of one round trip if the store is a single server."""
+        """The client for plain commands: all of them in one round trip if the store is a single server."""
         if is_cluster(self._url):
             async with aclosing(cluster_nodes(self._url, name="penstock-flower", within_s=READ_TIMEOUT_S)) as nodes:
                 yield nodes.answers

@@ -69,7 +69,7 @@ def serve_setup(
 
 
 def declared_model(model: str, config: Path | None, task: str | None) -> tuple[Settings, str]:
-    """The settings that declare the model or pipeline, and its name: from penstock.toml, or from a named file."""
+    """The settings that declare the model, and its name: from penstock.toml, or from a named file."""
     file = config or Path.cwd() / CONFIG_NAME
     if file.is_file():
         settings = serve_setup([], config=file, flags={}).settings

@@ -107,7 +107,7 @@ Requirements = Annotated[tuple[Annotated[str, AfterValidator(_requirement)], ...
 
 
 class JobFields(Table):
-    """The settings of jobs that a version of a model and a pipeline share."""
+    """The settings of jobs that a version has, and any model that an extension drives."""
 
     request_headers: HeaderNames = ()
     max_queue_depth: Count = Limits().max_queue_depth
@@ -118,7 +118,7 @@ class JobFields(Table):
 
 
 class ServedFields(Table):
-    """The settings that a model and a pipeline share. `partitions`: how many queues its jobs have."""
+    """The settings that every served model has, whatever runs it. `partitions`: how many queues its jobs have."""
 
     version: Name = DEFAULT_VERSION
     partitions: Partitions = 1

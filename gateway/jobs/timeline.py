@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from penstock.broker.store.replies import SHORT_REASONS
 from penstock.job import Attempt, BatchRecord, Job, JobState
 from penstock.model_spec import SlotLocation
 from penstock.words import duration, plural
@@ -22,8 +23,6 @@ STAGES = (
 _UNSETTLED = frozenset({"released", "retried", "crashed", "worker_lost"})
 _ENDS = {"released": "given back", "retried": "to be tried again", "crashed": "crashed", "worker_lost": "worker lost"}
 SOLO = "solo"
-# The batch reason of a pipeline's job: its time is spent in its stages' jobs.
-PIPELINE = "pipeline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +150,13 @@ def _note(job: Job, name: str) -> str:
     return ""
 
 
+def _is_driven(batch: BatchRecord) -> bool:
+    """Whether an extension ran the job: it gives a reason of its own, and the time is spent in jobs that it submitted."""
+    return bool(batch.reason) and batch.reason not in SHORT_REASONS
+
+
 def _batch_note(batch: BatchRecord) -> str:
-    if batch.reason == PIPELINE:
+    if _is_driven(batch):
         return "all stages, which have jobs of their own"
     if batch.reason == SOLO:
         return "alone, as a suspect"
@@ -202,7 +206,7 @@ def _ran(job: Job) -> bool:
 
 def _company(job: Job) -> str:
     batch = job.batch
-    if batch is not None and batch.reason == PIPELINE:
+    if batch is not None and _is_driven(batch):
         return "through its stages"
     if batch is not None and batch.reason == SOLO:
         crashes = sum(tried.end == "crashed" for tried in job.tries)

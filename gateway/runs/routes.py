@@ -39,7 +39,7 @@ from penstock.run import (
     checked_tag,
     checked_tags,
     format_of,
-    refuse_pipeline,
+    refuse_driven,
 )
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class RunRoutes:
         check_ranges(wanted)
         metadata = check_metadata(wanted.metadata)
         entry, version = await self._registry.find(wanted.model, wanted.version)
-        refuse_pipeline(entry.name, version.info)
+        refuse_driven(entry.name, version.info)
         path, file_format = await self._input(wanted.input, caller)
         kind, schema = wanted.input_format or file_format, version.input_schema
         await asyncio.to_thread(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class ThreadLink:
     """The connection of one thread, for calls that need none of redis-py's encoding. `pool` lends it.
 
-    Any number of calls leave in one write. redis-py's pipeline would take four times as much of the thread's time.
+    Any number of calls leave in one write. redis-py's own batches would take four times as much of the thread's time.
     """
 
     def __init__(self, pool: redis.ConnectionPool) -> None:

@@ -35,7 +35,7 @@ from penstock.gateway.files import visible_file
 from penstock.gateway.runs.request import check_metadata, fingerprint, key_of, read_body
 from penstock.gateway.runs.service import RunOutputFiles
 from penstock.gateway.services import Services
-from penstock.run import Run, RunSpec, refuse_pipeline
+from penstock.run import Run, RunSpec, refuse_driven
 
 # As OpenAI has it.
 _MOST_LINES = 50_000
@@ -177,7 +177,7 @@ class OpenAIBatches:
                 param="endpoint",
             )
         entry, version = await self._registry.find(target.model, target.version)
-        refuse_pipeline(entry.name, version.info)
+        refuse_driven(entry.name, version.info)
         return entry.name, target.version
 
     def _answer(self, run: Run, files: RunOutputFiles) -> Response:

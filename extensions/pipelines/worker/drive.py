@@ -260,7 +260,7 @@ class Drive:
             output = await self._result()
         except PenstockError as error:
             return Driven(JobState.FAILED, code=_code_of(error), message=f"the result cannot be put together: {error.message}")
-        failpoint("before_pipeline_end")
+        failpoint("before_stages_end")
         return Driven(JobState.SUCCEEDED, output, needless=needless_blobs(self._progress.outputs, output, self._job.input))
 
     async def _cancel(self, stages: Sequence[PipelineStage]) -> None:

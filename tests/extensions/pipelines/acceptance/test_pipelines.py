@@ -153,7 +153,7 @@ def test_an_input_that_the_first_stage_does_not_take_is_refused_at_the_door(http
 
 
 def test_a_run_over_files_takes_no_pipeline_and_says_so(client: Client) -> None:
-    with pytest.raises(PenstockError, match="is a pipeline"):
+    with pytest.raises(PenstockError, match="is made of stages"):
         client.run("chain", [{"n": 1}])
 
 

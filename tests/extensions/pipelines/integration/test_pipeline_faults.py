@@ -92,7 +92,7 @@ SITES = [
     *(f"before_stage_submit:kill:{nth}" for nth in (1, 2)),
     *(f"after_stage_submit:kill:{nth}" for nth in (1, 3)),
     *(f"after_stage_end:kill:{nth}" for nth in (1, 3)),
-    "before_pipeline_end:kill",
+    "before_stages_end:kill",
     "after_finish_before_reply:kill",
 ]
 
