@@ -14,7 +14,7 @@ from penstock.gateway.auth.keys import Caller
 
 Roles = tuple[Role, ...]
 # A method, and the template of a path.
-Place = tuple[str, str]
+RouteKey = tuple[str, str]
 
 # D15: docs/design/gateway.md
 ANY: Roles = tuple(Role)
@@ -32,8 +32,8 @@ class RouteRules:
     `strict`: under paths with these prefixes, unknown query parameters are refused.
     """
 
-    roles: Mapping[Place, Roles] = field(default_factory=dict)
-    acts: Mapping[Place, str] = field(default_factory=dict)
+    roles: Mapping[RouteKey, Roles] = field(default_factory=dict)
+    acts: Mapping[RouteKey, str] = field(default_factory=dict)
     probes: Set[str] = frozenset()
     public: Set[str] = frozenset()
     strict: tuple[str, ...] = ()
@@ -53,14 +53,14 @@ class RouteRules:
 def joined(parts: Sequence[RouteRules]) -> RouteRules:
     """The rules of all parts. Raises `ConfigError` if two parts have rules for one route: each decides only about its own."""
     opened = [path for part in parts for path in (*part.probes, *part.public)]
-    stated = [place for part in parts for place in part.roles]
-    twice = [" ".join(place) for place, count in Counter(stated).items() if count > 1 or place[1] in opened]
+    stated = [route for part in parts for route in part.roles]
+    twice = [" ".join(route) for route, count in Counter(stated).items() if count > 1 or route[1] in opened]
     twice += [path for path, count in Counter(opened).items() if count > 1]
     if twice:
         raise ConfigError(f"two extensions say who may call {', '.join(twice)}; uninstall one of them")
     return RouteRules(
-        {place: roles for part in parts for place, roles in part.roles.items()},
-        {place: act for part in parts for place, act in part.acts.items()},
+        {route: roles for part in parts for route, roles in part.roles.items()},
+        {route: act for part in parts for route, act in part.acts.items()},
         frozenset().union(*(part.probes for part in parts)),
         frozenset().union(*(part.public for part in parts)),
         tuple(prefix for part in parts for prefix in part.strict),
