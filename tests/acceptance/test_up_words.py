@@ -21,13 +21,15 @@ from penstock.running_stack import running_gateway
 from tests.acceptance.test_cli import COMMAND, clean_environment
 from tests.eventually import eventually
 
+# The job ends once the command has said that it waits for it: one of a fixed length ended before on a busy machine.
 SLOW = """
-import time, penstock
+import os, time, penstock
 
 @penstock.model
-def slow(seconds: float) -> float:
-    time.sleep(seconds)
-    return seconds
+def slow(gate: str) -> str:
+    while gate.startswith("/") and not os.path.exists(gate):
+        time.sleep(0.02)
+    return gate
 """
 
 
@@ -37,7 +39,7 @@ def test_up_names_the_dashboard_first_and_at_ctrl_c_says_how_many_jobs_it_finish
     folder.mkdir()
     (folder / "slow.py").write_text(SLOW)
     (folder / "penstock.toml").write_text('[models.slow]\nsource = "slow.py"\n')
-    said, log = tmp_path / "said.txt", tmp_path / "log.txt"
+    said, log, gate = tmp_path / "said.txt", tmp_path / "log.txt", tmp_path / "gate"
     with said.open("w") as out, log.open("w") as err:
         up = subprocess.Popen(
             [*COMMAND, "up", "service/penstock.toml", "--port", "0"],
@@ -54,14 +56,15 @@ def test_up_names_the_dashboard_first_and_at_ctrl_c_says_how_many_jobs_it_finish
         assert running_gateway(tmp_path, {}) == running_gateway(folder, {}) == url.rstrip("/")
         assert "--" not in next(line for line in lines if line.split()[0] == "try"), "the call needs no address"
         with Client(url) as client:
-            job = client.submit("slow", 1.5)
+            job = client.submit("slow", str(gate))
             eventually(lambda: job.refresh().status == "running", timeout_s=30)
         up.send_signal(signal.SIGINT)
+        eventually(lambda: "finishing 1 job; Ctrl-C again stops at once" in log.read_text(), timeout_s=30)
+        gate.touch()
         assert up.wait(60) == 0
     finally:
         up.kill()
         up.wait()
-    assert "finishing 1 job; Ctrl-C again stops at once" in log.read_text()
     assert (folder / ".penstock" / ".gitignore").read_text() == "*\n"
     assert not (tmp_path / ".penstock").exists(), "nothing stays where it was started"
 
