@@ -29,19 +29,26 @@ UPLOAD = {"content-type": "multipart/form-data; boundary=b", "content-length": "
 async def work(port: int) -> tuple[list[float], Counter[int]]:
     """What the modest owner does over and over: predictions, a job, looks at it, a wait. Returns how long each turn took."""
     connection, took, statuses = Connection(port), list[float](), Counter[int]()
-    for _ in range(TURNS):
-        began_at = time.monotonic()
-        answers = [await connection.ask("POST", "/predictions/square", MODEST.header | JSON, b'{"x": 4}')]
-        answers.append(await connection.ask("POST", "/predictions/square", MODEST.header | JSON | LINES, b'{"x": 4}'))
-        assert b'"event":"end"' in answers[-1].body
-        made = await connection.ask("POST", "/v1/models/square/jobs", MODEST.header | JSON, b'{"x": 4}')
-        job = made.headers["location"]
-        for path in (f"{job}/result?wait=20", job, f"/v1/jobs?ids={job.rpartition('/')[2]}"):
-            answers.append(await connection.ask("GET", path, MODEST.header))
-        took.append(time.monotonic() - began_at)
-        statuses.update(answer.status for answer in [made, *answers])
-    await connection.close()
+    try:
+        for _ in range(TURNS):
+            began_at = time.monotonic()
+            statuses.update(await turn(connection))
+            took.append(time.monotonic() - began_at)
+    finally:
+        await connection.close()
     return took, statuses
+
+
+async def turn(connection: Connection) -> list[int]:
+    """The requests of one turn. Returns their statuses."""
+    answers = [await connection.ask("POST", "/predictions/square", MODEST.header | JSON, b'{"x": 4}')]
+    answers.append(await connection.ask("POST", "/predictions/square", MODEST.header | JSON | LINES, b'{"x": 4}'))
+    assert b'"event":"end"' in answers[-1].body
+    answers.append(await connection.ask("POST", "/v1/models/square/jobs", MODEST.header | JSON, b'{"x": 4}'))
+    job = answers[-1].headers["location"]
+    for path in (f"{job}/result?wait=20", job, f"/v1/jobs?ids={job.rpartition('/')[2]}"):
+        answers.append(await connection.ask("GET", path, MODEST.header))
+    return [answer.status for answer in answers]
 
 
 class Greed:
