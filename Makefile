@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := core broker handlers workers gateway client extensions runs loadtest tune cli benchmarks
+PACKAGES := core broker embedded handlers workers gateway client extensions runs loadtest tune cli benchmarks
 SOURCES := $(PACKAGES) tests examples
 MODELS ?= examples/square.py
 PYTEST_ARGS ?=

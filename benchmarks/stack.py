@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from penstock.broker.server.embedded import EmbeddedServer, Fsync
+from penstock.embedded.server import EmbeddedServer, Fsync
 from penstock.loadtest.stack import Processes, await_ready, running
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"

@@ -16,7 +16,7 @@ from tests.pages import cli_page
 from tests.pages.setting_rows import setting_rows
 
 # The client is no part of it: its methods and parameters are the words of the API, those of our extensions too (D135).
-ENGINE = ("core", "broker", "workers", "handlers", "gateway", "runs", "cli")
+ENGINE = ("core", "broker", "embedded", "workers", "handlers", "gateway", "runs", "cli")
 CLIENT = ("client",)
 COUNTED = ("core", "broker", "workers", "gateway")
 LONG_FILE_LINES = 350

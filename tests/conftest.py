@@ -16,7 +16,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 from redis import Redis
 
-from penstock.broker.server.embedded import EmbeddedServer, find_server
+from penstock.embedded.server import EmbeddedServer, find_server
 from penstock.errors import ConfigError
 from tests.s3_server import BUCKET, s3_server
 

@@ -27,6 +27,7 @@ TOPS = (
     "gateway",
     "extensions",
     "runs",
+    "embedded",
     "loadtest",
     "tune",
     "cli",

@@ -11,7 +11,7 @@ from typing import Any
 
 import redis
 
-from penstock.broker.server.embedded import find_server
+from penstock.embedded.server import find_server
 from penstock.loadtest.stack import free_port
 from tests.eventually import eventually
 from tests.faults.server import Server

@@ -11,8 +11,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
 
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.client.sync import Client
+from penstock.embedded.server import EmbeddedServer
 from tests.acceptance.gateway_process import GatewayClient, gateway_process
 from tests.eventually import eventually
 from tests.integration.worker_process import WorkerProcess

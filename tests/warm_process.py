@@ -39,7 +39,7 @@ _LOADED: Mapping[str, Sequence[str]] = {
     "penstock.cli.main": [
         "penstock.cli.main",
         "penstock.cli.serve.up",
-        "penstock.broker.server.embedded",
+        "penstock.embedded.server",
         "penstock.cli.runs.run",
         "penstock.cli.runs.drive",
         "penstock.cli.jobs.jobs",

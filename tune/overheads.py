@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.broker.records import ClaimRequest
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.sync import RedisStore
+from penstock.embedded.server import EmbeddedServer
 from penstock.errors import PenstockError
 from penstock.loadtest.generator.connection import RequestBody
 from penstock.tune.result import Goal, Overheads

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.stack import StackServer
-from penstock.broker.server.embedded import EmbeddedServer
+from penstock.embedded.server import EmbeddedServer
 from penstock.errors import PenstockError
 from penstock.loadtest.stack import Processes, await_ready, environment, free_port, running
 

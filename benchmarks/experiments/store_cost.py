@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 
 from penstock.broker.records import BatchStamp, Claim, ClaimRequest, Ending, NewJob
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.connection import connect
 from penstock.broker.store.sync import RedisStore
+from penstock.embedded.server import EmbeddedServer
 from penstock.job import JobState, Payload, new_job_id
 
 _WORKER = "cost"

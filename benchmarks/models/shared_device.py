@@ -32,8 +32,8 @@ import msgspec
 
 from benchmarks.models.figures import FOREIGN_SHARE
 from benchmarks.session import check_answers
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.connection import connect
+from penstock.embedded.server import EmbeddedServer
 from penstock.loadtest.generator.connection import parse_target, request_bytes
 from penstock.loadtest.generator.load import LoadSpec, run_load
 from penstock.loadtest.generator.summary import percentile

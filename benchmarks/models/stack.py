@@ -20,8 +20,8 @@ import uvloop
 from benchmarks.models.inputs import inputs
 from benchmarks.models.loop import LoopCount
 from benchmarks.models.rows import Row, config_text
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.sync import RedisStore
+from penstock.embedded.server import EmbeddedServer
 from penstock.errors import PenstockError
 from penstock.loadtest.generator.closed_loop import ClosedLoop
 from penstock.loadtest.generator.connection import parse_target, request_bytes

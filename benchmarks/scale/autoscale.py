@@ -23,10 +23,10 @@ import msgspec
 
 from benchmarks.scale.autoscale_picture import draw
 from benchmarks.scale.drill import DrillResult, DrillSetting
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.sync import RedisStore
 from penstock.client.handles.job_handle import JobHandle
 from penstock.client.sync import Client
+from penstock.embedded.server import EmbeddedServer
 from penstock.loadtest.stack import Processes, await_ready, free_port, running
 
 PICTURE = Path("docs/images/autoscale.svg")

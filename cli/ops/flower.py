@@ -114,7 +114,7 @@ def _store_url(settings: Settings) -> str:
         )
     if not stack.redis_url.startswith("unix://penstock-"):
         return stack.redis_url
-    from penstock.broker.server.embedded import flower_url
+    from penstock.embedded.server import flower_url
 
     return flower_url(settings.store.state_dir)
 

@@ -84,7 +84,7 @@ def store_server(settings: Settings, *, port: int = 0) -> Any:
     if settings.store.url:
         return nullcontext()
     # Imported here, so that a system without an embedded server can use a Redis.
-    from penstock.broker.server.embedded import EmbeddedServer
+    from penstock.embedded.server import EmbeddedServer
 
     return EmbeddedServer(settings.store.state_dir, fsync=settings.store.fsync, users=True, port=port)
 

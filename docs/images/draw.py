@@ -50,6 +50,7 @@ LAYERS = (
     (_whole("cli", "the penstock command"),),
     (_whole("tune", "finds the best settings"),),
     (_whole("loadtest", "sends load, measures"),),
+    (_whole("embedded", "the store that penstock up starts"),),
     (_whole("gateway", "HTTP in, HTTP out"), _whole("workers", "claim, batch, run"), _whole("runs", "models over files")),
     (_whole("client", "Python clients"), _whole("broker", "the job store"), _whole("handlers", "model code")),
     (_whole("core", "the vocabulary"),),

@@ -21,10 +21,10 @@ import pytest
 from redis import Redis
 from redis.exceptions import NoPermissionError
 
-from penstock.broker.server.embedded import flower_url
 from penstock.broker.server.users import FLOWER
 from penstock.cli.serve.first_call import first_call
 from penstock.client.sync import Client
+from penstock.embedded.server import flower_url
 from penstock.loadtest.stack import free_port
 from tests.acceptance.warm_command import run_command
 from tests.command import called_here

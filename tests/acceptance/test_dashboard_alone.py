@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.distribution import NAME
+from penstock.embedded.server import EmbeddedServer
 from penstock.extension import GROUP
 from penstock.extensions.webhooks.webhook import new_signing_key
 from tests.acceptance.gateway_process import GatewayClient, Hand, gateway_process

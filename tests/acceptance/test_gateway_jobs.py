@@ -14,8 +14,8 @@ import httpx2
 import pytest
 
 from penstock.broker.blobs.files import LocalBlobs
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.notifications import RECHECK_S
+from penstock.embedded.server import EmbeddedServer
 from penstock.model_spec import VersionInfo
 from tests.acceptance.gateway_process import Hand, gateway_process
 from tests.eventually import eventually

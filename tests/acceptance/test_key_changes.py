@@ -14,7 +14,7 @@ import grpc
 import httpx2
 import pytest
 
-from penstock.broker.server.embedded import EmbeddedServer
+from penstock.embedded.server import EmbeddedServer
 from penstock.extensions.oip.grpc.messages import message_class
 from penstock.gateway.auth.key_beat import KNOWN_WITHIN_S
 from penstock.loadtest.stack import free_port

@@ -16,7 +16,7 @@ import pytest
 
 from penstock.broker.blobs.files import BlobStore
 from penstock.broker.blobs.opening import open_blobs
-from penstock.broker.server.embedded import EmbeddedServer
+from penstock.embedded.server import EmbeddedServer
 from penstock.job import BlobLocation
 from penstock.runs import files
 from tests.acceptance.gateway_process import gateway_process

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from obstore.store import from_url
 
-from penstock.broker.server.embedded import EmbeddedServer
+from penstock.embedded.server import EmbeddedServer
 from tests.acceptance.gateway_process import GatewayClient, gateway_process
 from tests.acceptance.test_cli import clean_environment, started, stopped
 from tests.acceptance.warm_command import run_command

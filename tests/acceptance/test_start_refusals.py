@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.cli.serve.start_watch import check_store
+from penstock.embedded.server import EmbeddedServer
 from penstock.settings.store_url import StoreRequirement
 from tests.acceptance.test_cli import SQUARE, clean_environment, stopped
 from tests.acceptance.warm_command import run_command

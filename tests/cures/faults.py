@@ -103,7 +103,7 @@ FAULTS = (
     ),
     Cure(
         "F18",
-        "broker/server/embedded.py",
+        "embedded/server.py",
         '            "appendfsync": self._fsync,',
         '            "appendfsync": "everysec",',
         ("tests/integration/test_embedded.py::test_it_keeps_every_promise_of_its_settings",),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from penstock.broker.server.embedded import EmbeddedServer
+from penstock.embedded.server import EmbeddedServer
 from tests.doors.check import feature_of
 from tests.doors.door import Door
 from tests.doors.doors import DOORS

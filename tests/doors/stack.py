@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx2
 
-from penstock.broker.server.embedded import EmbeddedServer
+from penstock.embedded.server import EmbeddedServer
 from penstock.extensions.webhooks.webhook import new_signing_key
 from penstock.loadtest.stack import free_port
 from penstock.model_spec import VersionInfo

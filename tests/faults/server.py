@@ -12,7 +12,7 @@ from pathlib import Path
 
 import redis
 
-from penstock.broker.server.embedded import find_server
+from penstock.embedded.server import find_server
 from penstock.loadtest.stack import free_port
 from tests.eventually import eventually
 from tests.faults.shims import Fsync, build, read_notes

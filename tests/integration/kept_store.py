@@ -17,7 +17,7 @@ from typing import Any
 
 from redis import Redis
 
-from penstock.broker.server.embedded import EmbeddedServer
+from penstock.embedded.server import EmbeddedServer
 from tests.acceptance.gateway_process import GatewayClient, gateway_process
 from tests.eventually import eventually
 from tests.integration.worker_process import FAULTY, WorkerProcess

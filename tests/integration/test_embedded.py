@@ -13,15 +13,15 @@ import pytest
 from kombu.connection import Connection
 from redis import Redis
 
-from penstock.broker.server.embedded import EmbeddedServer, ask, find_server
-from penstock.broker.server.state_folder import is_full
+from penstock.embedded.server import EmbeddedServer, ask, find_server
+from penstock.embedded.state_folder import is_full
 from penstock.errors import ConfigError, StoreUnavailable
 from tests.eventually import eventually
 
 PARENT = """
 import sys, time
 from pathlib import Path
-from penstock.broker.server.embedded import EmbeddedServer
+from penstock.embedded.server import EmbeddedServer
 server = EmbeddedServer(Path(sys.argv[1]))
 server.start()
 print(server.pid, server.url, flush=True)
@@ -143,7 +143,7 @@ def test_a_server_left_by_a_dead_parent_is_ended_first_and_its_data_kept(state_d
 def test_a_leftover_that_does_not_answer_is_never_joined_by_a_second_server(
     state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.broker.server.embedded._STOP_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("penstock.embedded.server._STOP_TIMEOUT_S", 0.3)
     (state_dir / "valkey").mkdir(parents=True, mode=0o700)
     server = EmbeddedServer(state_dir)
     with subprocess.Popen(server._command(find_server()), stdout=subprocess.DEVNULL) as leftover:
@@ -192,7 +192,7 @@ def test_a_server_that_cannot_start_says_why(state_dir: Path) -> None:
 
 
 def test_without_a_packaged_server_the_error_names_the_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("penstock.broker.server.embedded._PACKAGE", "no_such_package")
+    monkeypatch.setattr("penstock.embedded.server._PACKAGE", "no_such_package")
     with pytest.raises(ConfigError, match="PENSTOCK_REDIS_URL"):
         EmbeddedServer(tmp_path).start()
     monkeypatch.undo()

@@ -11,8 +11,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import NoPermissionError
 
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.server.users import ADMIN, FLOWER, GATEWAY, WORKER, passwords_in
+from penstock.embedded.server import EmbeddedServer
 
 
 def test_a_store_of_an_older_version_gets_the_missing_password_and_keeps_the_others(tmp_path: Path) -> None:

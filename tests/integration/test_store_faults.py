@@ -13,8 +13,8 @@ import redis
 
 from penstock.broker.contract import JobIndex
 from penstock.broker.records import Settled, SubmitStatus
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.sync import RedisStore
+from penstock.embedded.server import EmbeddedServer
 from penstock.errors import StoreUnavailable
 from penstock.extensions.webhooks.contract import EventSettled
 from penstock.extensions.webhooks.webhook import Webhook

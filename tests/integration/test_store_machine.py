@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import rule
 
-from penstock.broker.server.embedded import EmbeddedServer
+from penstock.embedded.server import EmbeddedServer
 from tests.integration.event_machine import EventMachine
 from tests.integration.store_machine import StoreMachine, walk
 
@@ -55,7 +55,7 @@ class DurableMachine(StoreMachine):
 @pytest.fixture
 def steady_server(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedServer]:
     # The test kills the server on purpose, many times in a row.
-    monkeypatch.setattr("penstock.broker.server.embedded._RESTARTS_IN_A_ROW", 10_000)
+    monkeypatch.setattr("penstock.embedded.server._RESTARTS_IN_A_ROW", 10_000)
     with EmbeddedServer(state_dir, fsync="always") as server:
         yield server
 

@@ -12,10 +12,10 @@ import redis
 
 from penstock.broker.celery_connection import celery_connection
 from penstock.broker.records import ClaimRequest, NewJob
-from penstock.broker.server.embedded import find_server
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.sync import RedisStore
 from penstock.broker.store.wake_ups import WakeUps
+from penstock.embedded.server import find_server
 from penstock.errors import StoreUnavailable
 from penstock.job import Payload, new_job_id
 from tests.certificates import Authority

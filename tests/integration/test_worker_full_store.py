@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.registry import KeptTimes
 from penstock.broker.store.sync import RedisStore
+from penstock.embedded.server import EmbeddedServer
 from penstock.errors import StoreUnavailable
 from tests.eventually import eventually
 from tests.integration.worker_process import JobClient, WorkerProcess

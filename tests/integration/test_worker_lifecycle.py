@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import redis
 
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.ops import prefix
 from penstock.broker.store.sync import RedisStore
+from penstock.embedded.server import EmbeddedServer
 from penstock.job import JobId, JobState
 from penstock.model_spec import SlotInfo, WarmOrigin
 from tests.eventually import eventually

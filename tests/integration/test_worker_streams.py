@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from penstock.broker.server.embedded import EmbeddedServer
+from penstock.embedded.server import EmbeddedServer
 from penstock.job import JobId, JobState
 from tests.eventually import eventually
 from tests.integration.worker_process import HANDLERS, JobClient, WorkerProcess

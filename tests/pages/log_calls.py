@@ -10,7 +10,14 @@ from pathlib import Path
 from tests.markdown import ROOT
 
 # Packages whose processes write events. What `handlers/` logs are sentences of a model's code; `handler_said` carries them.
-PACKAGES = {"core": "store", "broker": "store", "gateway": "gateway", "workers": "worker", "runs": "runner"}
+PACKAGES = {
+    "core": "store",
+    "broker": "store",
+    "embedded": "store",
+    "gateway": "gateway",
+    "workers": "worker",
+    "runs": "runner",
+}
 # The processes of an extension's parts; what lies in no part is the gateway's.
 PARTS = {"worker": "worker", "worker.py": "worker", "runs": "runner", "store": "store", "store.py": "store"}
 LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "exception": "error"}

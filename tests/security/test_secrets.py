@@ -14,7 +14,7 @@ import httpx2
 import psutil
 import pytest
 
-from penstock.broker.server.embedded import EmbeddedServer
+from penstock.embedded.server import EmbeddedServer
 from penstock.settings.tables import Settings
 from tests.acceptance.gateway_process import gateway_process
 from tests.acceptance.test_cli import clean_environment

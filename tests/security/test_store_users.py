@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.server.users import CALLED_BY_FUNCTIONS, CELERY, FLOWER, GATEWAY, WORKER, rules, setuser_lines
 from penstock.broker.store.library import library
 from penstock.broker.store.sync import RedisStore
+from penstock.embedded.server import EmbeddedServer
 from penstock.errors import StoreUnavailable
 from tests.acceptance.gateway_process import gateway_process
 from tests.command import called_here

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.broker.server.embedded import EmbeddedServer
+from penstock.embedded.server import EmbeddedServer
 from penstock.settings.tables import Settings
 from penstock.settings.worker import WorkerSettings
 from tests.compose.test_stack import LASTING as CONTAINERS

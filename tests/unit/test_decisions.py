@@ -25,6 +25,7 @@ CODE_FOLDERS = (
     "client",
     "extensions",
     "runs",
+    "embedded",
     "loadtest",
     "tune",
     "cli",

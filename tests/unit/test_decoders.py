@@ -12,7 +12,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("core", "broker", "handlers", "workers", "gateway", "client", "extensions", "runs", "loadtest", "tune", "cli")
+PACKAGES = (
+    "core",
+    "broker",
+    "handlers",
+    "workers",
+    "gateway",
+    "client",
+    "extensions",
+    "runs",
+    "embedded",
+    "loadtest",
+    "tune",
+    "cli",
+)
 # Types without anything that msgspec keeps between two calls.
 PLAIN = {"str", "int", "float", "bool", "bytes", "list", "dict", "set", "tuple", "Any", "Raw", "msgspec"}
 # Functions that take a type of their caller's, and why no second thread meets them on an unread type.

@@ -97,7 +97,7 @@ def test_each_class_among_the_words_of_architecture_exists() -> None:
     words = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## Words")[2]
     rows = [line.split("|") for line in words.splitlines() if line.startswith("| ")]
     named = {name for row in rows[1:] for name in re.findall(r"`(\w+)`", row[2])}
-    folders = ("core", "broker", "handlers", "workers", "gateway", "client", "cli", "extensions", "runs")
+    folders = ("core", "broker", "handlers", "workers", "gateway", "client", "cli", "extensions", "runs", "embedded")
     known = {name for folder in folders for path in (ROOT / folder).rglob("*.py") for name in CLASS.findall(path.read_text())}
     assert len(named) > 30
     assert named - known == set()

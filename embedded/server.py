@@ -21,7 +21,6 @@ from types import TracebackType
 from typing import IO, Literal
 from urllib.parse import quote
 
-from penstock.broker.server.state_folder import is_full, locked, make_private, socket_in
 from penstock.broker.server.users import (
     ADMIN,
     FLOWER,
@@ -33,6 +32,7 @@ from penstock.broker.server.users import (
     write_private,
 )
 from penstock.broker.store.library import library
+from penstock.embedded.state_folder import is_full, locked, make_private, socket_in
 from penstock.errors import ConfigError, StoreUnavailable
 from penstock.process_lifetime import parent_binding
 
