@@ -43,7 +43,6 @@ from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.submitting.submit import SubmitEndpoint
 from penstock.gateway.services import services_of
 from penstock.gateway.telemetry.metrics import GatewayMetrics
-from penstock.gateway.telemetry.tracing import Tracing
 from penstock.gateway.wiring import GatewayParts
 from penstock.settings.keys import loopback_names
 from penstock.settings.tables import Settings
@@ -63,14 +62,12 @@ class Gateway:
         store: AsyncStore,
         blobs: BlobStore,
         lifetime: Lifetime,
-        tracing: Tracing | None = None,
         shares_port: bool = False,
     ) -> None:
         self._root, self._origins = settings.gateway.root_path, settings.gateway.cors_origins
         self._hosts = loopback_names(settings.gateway.host)
         self._store = store
         self._lifetime = lifetime
-        self._tracing = tracing
         self._open = 0
         self._cross_origin = CrossOrigin(self._origins) if self._origins else None
         self._starting: asyncio.Task[None] | None = None
@@ -80,7 +77,6 @@ class Gateway:
             store=store,
             blobs=blobs,
             lifetime=lifetime,
-            tracing=tracing,
             metrics=metrics,
             shares_port=shares_port,
         )
@@ -140,8 +136,8 @@ class Gateway:
         await self.services.registry.close()
         await self.services.key_beat.close()
         await self._store.close()
-        if self._tracing is not None:
-            await asyncio.to_thread(self._tracing.close)
+        if self.services.tracer is not None:
+            await asyncio.to_thread(self.services.tracer.close)
 
     async def _keep_starting(self) -> None:
         while not self._lifetime.started:

@@ -20,7 +20,7 @@ from penstock.gateway.auth.key_beat import KeyBeat
 from penstock.gateway.auth.keys import Caller, KeyAuth, Shares
 from penstock.gateway.auth.roles import WaitingResponses
 from penstock.gateway.jobs.events.follow import JobFollower
-from penstock.gateway.jobs.extending import JobsHost, OnChosen, WordReader, jobs_parts
+from penstock.gateway.jobs.extending import JobsHost, OnChosen, Tracer, WordReader, jobs_parts
 from penstock.gateway.jobs.inbox import Inbox
 from penstock.gateway.jobs.predict import PredictEndpoint
 from penstock.gateway.jobs.replay import Replays
@@ -35,7 +35,6 @@ from penstock.gateway.runs.service import RunService
 from penstock.gateway.runs.uploads import FileUploads
 from penstock.gateway.telemetry.health import Health
 from penstock.gateway.telemetry.metrics import GatewayMetrics
-from penstock.gateway.telemetry.tracing import Tracing
 from penstock.settings.keys import is_loopback
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class Services:
     store: AsyncStore
     blobs: BlobStore
     lifetime: Lifetime
-    tracing: Tracing | None
+    tracer: Tracer | None
     auth: KeyAuth
     metrics: GatewayMetrics
     registry: ModelRegistry
@@ -165,7 +164,6 @@ def services_of(
     store: AsyncStore,
     blobs: BlobStore,
     lifetime: Lifetime,
-    tracing: Tracing | None,
     metrics: GatewayMetrics,
     shares_port: bool,
 ) -> Services:
@@ -177,7 +175,7 @@ def services_of(
         store,
         blobs,
         lifetime,
-        tracing,
+        tracer=next((part.tracer for part in parts.values() if part.tracer is not None), None),
         auth=KeyAuth(settings.access_keys(), rate_per_s=table.rate_per_s, burst=table.burst),
         metrics=metrics,
         registry=ModelRegistry(store, tuple(settings.model_infos()), [part.models for part in parts.values() if part.models]),

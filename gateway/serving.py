@@ -24,7 +24,6 @@ from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.listening import bind, bind_aside
 from penstock.gateway.asgi.server import GatewayServer, ListeningSocket, ServerBeside
 from penstock.gateway.telemetry.metrics_endpoint import MetricsPort
-from penstock.gateway.telemetry.tracing import tracing
 from penstock.process_lifetime import PARENT_VARIABLE
 from penstock.settings.keys import loopback_names
 from penstock.settings.tables import Settings
@@ -49,7 +48,7 @@ def serve_one(settings: Settings, *, shared: bool) -> int:
     lifetime = Lifetime()
     open_store = partial(AsyncStore, settings.job_store_url, replicated=settings.store.durability == "replicated")
     store, blobs = open_store(), open_blobs(settings.blob_location)
-    gateway = Gateway(settings, store=store, blobs=blobs, lifetime=lifetime, tracing=tracing(), shares_port=shared)
+    gateway = Gateway(settings, store=store, blobs=blobs, lifetime=lifetime, shares_port=shared)
     table = settings.gateway
     with ExitStack() as sockets:
         listener = sockets.enter_context(bind(table.host, table.port, shared=shared))

@@ -1,1 +1,1 @@
-"""Calls to other servers: which URLs may be called, at which address, and the spans that processes send."""
+"""Calls to other servers: which URLs may be called, and at which address."""

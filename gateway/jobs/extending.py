@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.broker.records import SubmitStatus, Submitted
 from penstock.errors import InvalidInput, PenstockError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.gateway.jobs.submitting.draft import Draft, SubmitRequest
     from penstock.gateway.jobs.submitting.submitter import Submitter
     from penstock.settings.tables import Settings
+    from penstock.trace_context import TraceContext
 
 # By the extension's name: what a request says to it, by the names of query parameters.
 Said = Mapping[str, Mapping[str, str]]
@@ -44,6 +45,26 @@ class WordsPart:
 OnChosen = Callable[["Submitter", "SubmitRequest", JobId], None]
 
 
+class Sending(Protocol):
+    """The open span of one submit. One of its two ends is called."""
+
+    @property
+    def trace(self) -> TraceContext:
+        """The context that the job carries."""
+
+    def end_sent(self, job: JobId) -> None: ...
+
+    def end_refused(self, kind: str) -> None: ...
+
+
+class Tracer(Protocol):
+    """Traces submits. `close`, which may block, is called once the gateway takes no more of them."""
+
+    def begin(self, model: str, version: str, parent: TraceContext | None, *, size_bytes: int) -> Sending: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class JobsHost:
     """What a gateway lends to an extension before its doors are made."""
@@ -60,6 +81,7 @@ class JobsPart:
     words: WordsPart | None = None
     models: ModelsPart | None = None
     on_chosen: OnChosen | None = None
+    tracer: Tracer | None = None
 
 
 def jobs_parts(host: JobsHost) -> dict[str, JobsPart]:

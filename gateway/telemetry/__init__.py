@@ -1,1 +1,1 @@
-"""What a gateway reports about itself: metrics, probes and traces."""
+"""What a gateway reports about itself: metrics and probes."""

@@ -36,7 +36,6 @@ from penstock.workers.telemetry.gauges import UpkeepMetrics
 from penstock.workers.telemetry.job_log import WorkerJobLog
 from penstock.workers.telemetry.metrics import WorkerMetrics
 from penstock.workers.telemetry.task_events import EventFeed
-from penstock.workers.telemetry.tracing import batch_spans
 
 log = structlog.get_logger(__name__)
 FLEET_STARTED = "fleet_started"
@@ -55,7 +54,6 @@ class Fleet:
         self._name = name
         self.draining = self._stopped = False
         self.events = EventFeed(app, hostname=name)
-        self._spans = batch_spans()
         self._metrics = WorkerMetrics(name, models=len(settings.models))
         self._versions = ServedVersions(settings)
         self._times, self._others = TimesKeeper(), OtherEntries()
@@ -84,6 +82,8 @@ class Fleet:
             size=lambda: self._size,
             measured=lambda: self._announcer.measured,
             workers=lambda: self._others.workers,
+            is_holding=self._is_holding,
+            ended=lambda: self.ended().total(),
             announce=lambda: self._beat.wake(),  # noqa: PLW0108 - the beat is built after the parts
         )
 
@@ -118,7 +118,6 @@ class Fleet:
             "sweeper", worker.sweep_s, upkeep.counting_failures("sweep", sweeper.run_once), failure_event=SWEEP_MISSED
         )
         self._build_reloads()
-        self._pod_cost = self._pod_thread(worker.pod) if worker.pod else None
 
     def _new_roster(self, blobs: BlobStore, job_log: WorkerJobLog) -> Roster:
         # Metrics without a port cannot be read and need not be counted.
@@ -129,7 +128,7 @@ class Fleet:
             blobs,
             self._store_url,
             self._parts,
-            observers=(self.events, *self._parts.observers, *metrics, job_log, *self._spans),
+            observers=(self.events, *self._parts.observers, *metrics, job_log),
             on_change=lambda: self._beat.wake(),  # noqa: PLW0108 - the beat is built after the roster
         )
 
@@ -140,16 +139,6 @@ class Fleet:
             if self._settings.worker.reload
             else None
         )
-
-    def _pod_thread(self, pod: str) -> PeriodicThread | None:
-        # Most workers run in no pod of Kubernetes.
-        from penstock.workers.telemetry.pod_cost import POD_COST_UNKNOWN, WRITE_EVERY_S, PodCost, pod_api
-
-        if (api := pod_api(pod, os.environ)) is None:
-            log.warning(POD_COST_UNKNOWN, pod=pod, error="KUBERNETES_SERVICE_HOST is not set: worker.pod is for pods only")
-            return None
-        cost = PodCost(api, is_holding=self._is_holding, ended=lambda: self.ended().total())
-        return PeriodicThread("pod-cost", WRITE_EVERY_S, cost.run_once, failure_event=POD_COST_UNKNOWN)
 
     def _is_holding(self) -> bool:
         return any(slot.leases() for slot in self._roster.alive())
@@ -172,8 +161,6 @@ class Fleet:
         self._beat.start()
         self._sweeper.start()
         self._parts.start()
-        if self._pod_cost:
-            self._pod_cost.start()
         log.info(FLEET_STARTED, worker=self._name, models=sorted(self._settings.served_names), slots=len(self.slots))
 
     def _start_reloads(self, reloads: PeriodicThread) -> None:
@@ -238,13 +225,11 @@ class Fleet:
         if self._stopped:
             return
         self._stopped = True
-        for thread in (self._reloads, self._pod_cost, self._beat, self._sweeper):
+        for thread in (self._reloads, self._beat, self._sweeper):
             if thread is not None:
                 thread.stop()
         self._parts.stop()
         self.events.stop()
-        for spans in self._spans:
-            spans.close()
         try:
             self._parts.on_beat(self._beat_store, ())
             self._beat_store.withdraw_worker(self._name)

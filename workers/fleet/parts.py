@@ -40,6 +40,9 @@ class WorkerHost:
     # The slots here as they were announced last, and the workers of the registry.
     measured: Callable[[], Sequence[SlotInfo]]
     workers: Callable[[], Sequence[WorkerInfo]]
+    # Whether jobs are leased to this worker now, and how many it has ended.
+    is_holding: Callable[[], bool]
+    ended: Callable[[], int]
     # Announces the worker again at once instead of at the next beat.
     announce: Callable[[], None]
 

@@ -1,1 +1,1 @@
-"""What a worker reports about its batches: metrics, gauges, logs, spans, task events for Flower."""
+"""What a worker reports about its batches: metrics, gauges, logs, task events for Flower."""

@@ -14,12 +14,22 @@ from penstock.workers.fleet.periodic_thread import PeriodicThread
 
 if TYPE_CHECKING:
     from penstock.extensions.autoscaling.worker.autoscaler import Autoscaler
+    from penstock.extensions.autoscaling.worker.pod_cost import PodThread
     from penstock.extensions.autoscaling.worker.room import Key
 
 
 def worker_part(host: WorkerHost) -> WorkerPart:
     scaling = ScalingThread(host)
-    return WorkerPart(threads=[scaling], on_beat=scaling.on_beat, scaler=scaling)
+    return WorkerPart(threads=[scaling, *_pod_threads(host)], on_beat=scaling.on_beat, scaler=scaling)
+
+
+def _pod_threads(host: WorkerHost) -> Sequence[PodThread]:
+    if not host.settings.worker.pod:
+        return ()
+    # Most workers run in no pod of Kubernetes.
+    from penstock.extensions.autoscaling.worker.pod_cost import pod_threads
+
+    return pod_threads(host)
 
 
 class ScalingThread:

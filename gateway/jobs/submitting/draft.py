@@ -9,10 +9,9 @@ from msgspec import Struct
 
 from penstock.gateway.asgi.negotiation import Head
 from penstock.gateway.auth.keys import Caller
-from penstock.gateway.jobs.extending import Words
+from penstock.gateway.jobs.extending import Sending, Words
 from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS, OptionsOf, SubmitOptions
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
-from penstock.gateway.telemetry.tracing import SendSpan
 from penstock.job import Call, JobId, Payload
 from penstock.trace_context import TraceContext
 
@@ -68,7 +67,7 @@ class Draft(Struct, frozen=True, kw_only=True):
 class SubmitRequest(Struct, frozen=True):
     """A request that was read and checked. `key` and `fingerprint` are empty without an Idempotency-Key.
 
-    `trace` goes into the job and the response: the caller's context or, if tracing is on, the context of `sending`.
+    `trace` goes into the job and the response: the caller's context or, if an extension traces it, the context of `sending`.
     """
 
     model: ModelEntry
@@ -80,7 +79,7 @@ class SubmitRequest(Struct, frozen=True):
     fingerprint: str = ""
     call: Call = Call.PREDICT
     trace: TraceContext | None = None
-    sending: SendSpan | None = None
+    sending: Sending | None = None
     replay_of: JobId | None = None
     words: Words = {}
 

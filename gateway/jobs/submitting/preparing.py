@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from penstock.access import wanted_headers
 from penstock.errors import PenstockError
 from penstock.gateway.asgi import negotiation
+from penstock.gateway.jobs.extending import Sending
 from penstock.gateway.jobs.submitting.draft import Draft, SettledDraft, SubmitRequest
 from penstock.gateway.jobs.submitting.submit_options import NO_OPTIONS, SubmitOptions, fingerprint, started_later
 from penstock.gateway.models.placing import version_of_repeat
 from penstock.gateway.models.registry import ModelEntry, VersionEntry
-from penstock.gateway.telemetry.tracing import SendSpan
 from penstock.inputs.request import packed
 from penstock.job import Payload
 from penstock.trace_context import TraceContext
@@ -34,7 +34,7 @@ class Preparation:
         self._store = services.store
         self._registry = services.registry
         self._metrics = services.metrics
-        self._tracing = services.tracing
+        self._tracer = services.tracer
 
     async def settle(self, draft: Draft) -> SettledDraft:
         """Model, version, options, words and key of the draft. Does not read its input. Raises on the first fault."""
@@ -72,7 +72,7 @@ class Preparation:
             raise
         digest = fingerprint(draft.kind, entry.name, draft.version, given if draft.said is None else draft.said) if key else ""
         trace, sending = None, None
-        if self._tracing is not None or b"traceparent" in draft.head:
+        if self._tracer is not None or b"traceparent" in draft.head:
             trace, sending = self._traced(draft, entry, version, payload)
         caller, words, replay_of = draft.caller, settled.words, draft.replay_of
         return SubmitRequest(
@@ -90,11 +90,11 @@ class Preparation:
 
     def _traced(
         self, draft: Draft, entry: ModelEntry, version: VersionEntry, payload: Payload
-    ) -> tuple[TraceContext | None, SendSpan | None]:
+    ) -> tuple[TraceContext | None, Sending | None]:
         """The caller's trace, or a new one."""
         trace, sending = negotiation.caller_trace(draft.head), None
-        if self._tracing is not None:
-            sending = self._tracing.begin(entry.name, version.name, trace, size_bytes=len(payload.data))
+        if self._tracer is not None:
+            sending = self._tracer.begin(entry.name, version.name, trace, size_bytes=len(payload.data))
             trace = sending.trace
         # The response to a failed request carries it too.
         draft.scope["trace"] = trace

@@ -47,6 +47,8 @@ def host(size: Sized) -> WorkerHost:
         size=lambda: cast("FleetSize", size),
         measured=list,
         workers=list,
+        is_holding=lambda: False,
+        ended=lambda: 0,
         announce=lambda: None,
     )
 

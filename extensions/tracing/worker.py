@@ -13,9 +13,10 @@ from penstock import trace_context
 from penstock.broker.records import ClaimedJob
 from penstock.broker.store.ops import queue_name
 from penstock.distribution import install_hint
+from penstock.extensions.tracing import spans as names
 from penstock.job import JobId
 from penstock.model_spec import ModelSpec
-from penstock.outbound import spans as names
+from penstock.workers.fleet.parts import WorkerHost, WorkerPart
 from penstock.workers.ipc.frames import BatchDone, Failed
 from penstock.workers.slot.batch import Batch
 from penstock.workers.slot.child.events import Cause
@@ -46,7 +47,11 @@ class BatchSpans(Observer):
     def on_lost(self, spec: ModelSpec, cause: Cause, batch: Batch) -> None:
         self._send(spec, batch, {}, error=cause.value)
 
-    def close(self) -> None:
+    def start(self) -> None: ...
+
+    def drain(self) -> None: ...
+
+    def stop(self) -> None:
         names.close(self._provider)
 
     def _send(self, spec: ModelSpec, batch: Batch, failed: Mapping[JobId, str], *, error: str) -> None:
@@ -94,7 +99,12 @@ def _link(job: ClaimedJob, error: str) -> Link | None:
     return Link(at, {names.MESSAGE_ID: str(job.id), **({names.ERROR_TYPE: error} if error else {})})
 
 
-def batch_spans(env: Mapping[str, str] = os.environ) -> Sequence[BatchSpans]:
+def worker_part(host: WorkerHost) -> WorkerPart:
+    spans = batch_spans(os.environ)
+    return WorkerPart(threads=spans, observers=spans)
+
+
+def batch_spans(env: Mapping[str, str]) -> Sequence[BatchSpans]:
     """The observer that traces; none if traces are off or the package is missing."""
     if not names.asked_for(env):
         return ()

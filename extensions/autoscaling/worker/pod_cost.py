@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
+
+from penstock.workers.fleet.parts import WorkerHost
+from penstock.workers.fleet.periodic_thread import PeriodicThread
 
 log = structlog.get_logger(__name__)
 POD_COST_UNKNOWN = "pod_deletion_cost_not_written"
@@ -59,6 +63,22 @@ class PodApi:
 
     def _read(self, name: str) -> str:
         return (self.account / name).read_text("utf-8").strip()
+
+
+class PodThread(PeriodicThread):
+    """See `WorkerThread`. A worker that drains is busy until its last job has ended."""
+
+    def drain(self) -> None: ...
+
+
+def pod_threads(host: WorkerHost) -> Sequence[PodThread]:
+    """None outside Kubernetes."""
+    pod = host.settings.worker.pod
+    if (api := pod_api(pod, os.environ)) is None:
+        log.warning(POD_COST_UNKNOWN, pod=pod, error="KUBERNETES_SERVICE_HOST is not set: worker.pod is for pods only")
+        return ()
+    cost = PodCost(api, is_holding=host.is_holding, ended=host.ended)
+    return (PodThread("pod-cost", WRITE_EVERY_S, cost.run_once, failure_event=POD_COST_UNKNOWN),)
 
 
 def pod_api(pod: str, environment: Mapping[str, str]) -> PodApi | None:

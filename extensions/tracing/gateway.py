@@ -10,8 +10,9 @@ import structlog
 
 from penstock.broker.store.ops import queue_name
 from penstock.distribution import install_hint
+from penstock.extensions.tracing import spans as names
+from penstock.gateway.jobs.extending import JobsHost, JobsPart
 from penstock.job import JobId
-from penstock.outbound import spans as names
 from penstock.trace_context import TraceContext
 
 if TYPE_CHECKING:
@@ -85,7 +86,11 @@ def _remote(parent: TraceContext | None) -> Context:
     return set_span_in_context(NonRecordingSpan(at), Context())
 
 
-def tracing(env: Mapping[str, str] = os.environ) -> Tracing | None:
+def jobs_part(host: JobsHost) -> JobsPart:
+    return JobsPart(tracer=tracing(os.environ))
+
+
+def tracing(env: Mapping[str, str]) -> Tracing | None:
     """None if tracing is off or its package is missing; OpenTelemetry is then not imported."""
     if not names.asked_for(env):
         return None

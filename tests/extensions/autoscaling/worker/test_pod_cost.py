@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.workers.telemetry.pod_cost import BUSY, POD_COST_UNKNOWN, PodApi, PodCost, pod_api
+from penstock.extensions.autoscaling.worker.pod_cost import BUSY, POD_COST_UNKNOWN, PodApi, PodCost, pod_api
 from tests.certificates import Authority
 
 

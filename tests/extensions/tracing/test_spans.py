@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.gateway.telemetry.tracing import tracing
-from penstock.outbound import spans
-from penstock.workers.telemetry.tracing import batch_spans
+from penstock.extensions.tracing import spans
+from penstock.extensions.tracing.gateway import tracing
+from penstock.extensions.tracing.worker import batch_spans
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
 
@@ -37,7 +37,7 @@ def test_nothing_is_traced_without_being_asked_for() -> None:
 def test_without_settings_nothing_of_the_package_is_loaded() -> None:
     # redis-py itself imports OpenTelemetry metrics if the package is installed; only penstock would import spans and exporters.
     code = (
-        "import sys, penstock.gateway.telemetry.tracing as g, penstock.workers.telemetry.tracing as w\n"
+        "import sys, penstock.extensions.tracing.gateway as g, penstock.extensions.tracing.worker as w\n"
         "assert g.tracing({}) is None and w.batch_spans({}) == ()\n"
         "found = [name for name in sys.modules if name.startswith(('opentelemetry.sdk.trace', 'opentelemetry.exporter'))]\n"
         "assert not found, found\n"
@@ -52,7 +52,7 @@ def test_without_the_package_a_worker_and_a_gateway_run_on_untraced() -> None:
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name.partition('.')[0] == 'opentelemetry': raise ModuleNotFoundError(name, name=name)\n"
         "sys.meta_path.insert(0, Refuse())\n"
-        "import penstock.gateway.telemetry.tracing as g, penstock.workers.telemetry.tracing as w\n"
+        "import penstock.extensions.tracing.gateway as g, penstock.extensions.tracing.worker as w\n"
         f"assert g.tracing({ENDPOINT!r}) is None and w.batch_spans({ENDPOINT!r}) == ()\n"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
