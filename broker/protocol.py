@@ -1,0 +1,63 @@
+"""The protocol version of what processes keep in the store for each other, and this process's membership.
+
+D144: docs/design/store.md
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from penstock.broker.store.ops import Operation, ms
+from penstock.errors import StoreUnavailable
+
+# A tree that changes the form of a key, a record or a message raises PROTOCOL. OLDEST: the oldest version whose forms it reads.
+PROTOCOL, OLDEST = 1, 1
+MEMBERS_KEY = "ps:{registry}:members"
+# A call renews the membership after this; without a renewal it ends after `TTL_S`.
+RENEW_S, TTL_S = 1.0, 5.0
+
+
+class NotAdmitted(StoreUnavailable):
+    """A process serves the store beside which this one cannot serve it."""
+
+
+def join(member: str, protocol: int, oldest: int, *, ttl_s: float = TTL_S) -> Operation[None]:
+    """Make the process a member, or renew it. Decoding the reply raises `NotAdmitted` beside one that does not fit."""
+    return Operation("join", MEMBERS_KEY, [member, ms(ttl_s), protocol, oldest], partial(_check, protocol, oldest))
+
+
+def _check(protocol: int, oldest: int, misfit: Sequence[bytes]) -> None:
+    if misfit:
+        name, other, since = (part.decode() for part in misfit)
+        has = f"has version {other} and serves beside {since} and later" if other != "0" else "announces none"
+        raise NotAdmitted(
+            f"this process has protocol version {protocol} and serves beside {oldest} and later; {name} {has}",
+            hint="stop all processes of the one version of penstock, then start those of the other",
+        )
+
+
+class Membership:
+    """That of one process. Its stores ask before each call whether it `is_due`; a process that never enters needs none."""
+
+    _name, _renew_at = "", 0.0
+
+    def enter(self, kind: str) -> None:
+        """`kind` says to people what the process is."""
+        self._name = f"{kind} {os.uname().nodename}:{os.getpid()}:{secrets.token_hex(3)}"
+
+    def is_due(self) -> bool:
+        return bool(self._name) and time.monotonic() >= self._renew_at
+
+    def renewal(self) -> Operation[None]:
+        return join(self._name, PROTOCOL, OLDEST)
+
+    def on_renewed(self) -> None:
+        self._renew_at = time.monotonic() + RENEW_S
+
+
+# Each process has one store.
+membership = Membership()
