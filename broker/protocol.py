@@ -5,6 +5,7 @@ D144: docs/design/store.md
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import time
@@ -41,22 +42,19 @@ def _check(protocol: int, oldest: int, misfit: Sequence[bytes]) -> None:
 
 
 class Membership:
-    """That of one process. Its stores ask before each call whether it `is_due`; a process that never enters needs none."""
+    """That of one process. Its stores renew it before a call from `renew_at` on, a monotonic moment; without `enter` never."""
 
-    _name, _renew_at = "", 0.0
+    name, renew_at = "", math.inf
 
     def enter(self, kind: str) -> None:
         """`kind` says to people what the process is."""
-        self._name = f"{kind} {os.uname().nodename}:{os.getpid()}:{secrets.token_hex(3)}"
-
-    def is_due(self) -> bool:
-        return bool(self._name) and time.monotonic() >= self._renew_at
+        self.name, self.renew_at = f"{kind} {os.uname().nodename}:{os.getpid()}:{secrets.token_hex(3)}", 0.0
 
     def renewal(self) -> Operation[None]:
-        return join(self._name, PROTOCOL, OLDEST)
+        return join(self.name, PROTOCOL, OLDEST)
 
     def on_renewed(self) -> None:
-        self._renew_at = time.monotonic() + RENEW_S
+        self.renew_at = time.monotonic() + RENEW_S
 
 
 # Each process has one store.

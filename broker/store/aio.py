@@ -6,6 +6,7 @@ Submits are gathered into group commits, and the ends of jobs are pushed back.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -121,9 +122,9 @@ class AsyncStore:
 
     async def _admitted(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """The reply of `call`. Raises `NotAdmitted` instead of calling if this process may not serve the store."""
-        if membership.is_due():
+        if time.monotonic() >= membership.renew_at:
             async with self._joining:
-                if membership.is_due():  # no other call has renewed it meanwhile
+                if time.monotonic() >= membership.renew_at:  # no other call has renewed it meanwhile
                     renewal = membership.renewal()
                     renewal.decode(await self._plain(self._calls.answer(renewal.words(self._suffix))))
                     membership.on_renewed()
@@ -173,7 +174,7 @@ class AsyncStore:
 
     async def submit(self, job: NewJob, *, max_depth: int = 10_000) -> Submitted:
         """Store one job; submits of the same moment share one Redis call, and so one fsync."""
-        if membership.is_due():
+        if time.monotonic() >= membership.renew_at:
             await self._loaded(lambda: asyncio.sleep(0))
         queue = job.id.queue
         commit = self._commits.get(queue)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -82,7 +83,7 @@ class RedisStore:
         return self._call(operations)
 
     def _call(self, operations: Sequence[Operation[Any]]) -> list[Any]:
-        if membership.is_due():
+        if time.monotonic() >= membership.renew_at:
             renewal = membership.renewal()
             renewal.decode(*self._link.answers([renewal.words(self._suffix)]))
             membership.on_renewed()
@@ -222,7 +223,7 @@ class RedisStore:
 
     def _asked(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """The replies to plain commands, in one round trip and in the form that redis-py gives them."""
-        if membership.is_due():
+        if time.monotonic() >= membership.renew_at:
             self._replies([])
         try:
             replies = self._link.answers(commands)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 
 import msgspec
 import pytest
+import redis
 
-from penstock.broker.protocol import NotAdmitted, join
+from penstock.broker.protocol import MEMBERS_KEY, PROTOCOL, Membership, NotAdmitted, join, membership
+from penstock.broker.records import NewJob, SubmitStatus
 from penstock.broker.store import registry
+from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.ops import Command
 from penstock.broker.store.sync import RedisStore
+from penstock.job import Payload, new_job_id
 from penstock.model_spec import WorkerInfo
 from tests.eventually import eventually
 
@@ -87,6 +93,67 @@ def test_a_member_that_others_hold_for_gone_must_fit_them(store: RedisStore) -> 
         pass
     with member(store, 5, 5):
         assert refusal(store, 3, 3, name)
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Membership:
+    """The membership of this process, which ends with the test."""
+    for name in ("name", "renew_at"):
+        monkeypatch.setattr(membership, name, getattr(membership, name))
+    membership.enter("test")
+    return membership
+
+
+def test_a_process_is_a_member_before_its_first_call(store: RedisStore, process: Membership) -> None:
+    store.now()
+    assert store.send(Command(("HKEYS", MEMBERS_KEY), list)) == [process.name.encode()]
+    renew_at = process.renew_at
+    store.identity()
+    assert process.renew_at == renew_at
+
+
+def test_a_process_that_was_frozen_makes_no_call_beside_those_who_came_meanwhile(
+    fresh_redis: str, store: RedisStore, process: Membership
+) -> None:
+    """Neither a function nor a plain command: what it would write has a form that the others cannot read."""
+    store.now()
+    with redis.Redis.from_url(fresh_redis) as others:
+        others.delete(MEMBERS_KEY)
+        others.hset(MEMBERS_KEY, "worker a:1:x", _next_version(store.now()))
+        process.renew_at = 0.0
+        for call in (store.identity, store.now, store.models):
+            with pytest.raises(NotAdmitted):
+                call()
+        assert others.keys() == [MEMBERS_KEY.encode()]
+        others.delete(MEMBERS_KEY)
+    assert store.identity()
+
+
+async def test_a_gateways_calls_wait_for_its_membership(fresh_redis: str, store: RedisStore, process: Membership) -> None:
+    """Each by itself: the library of functions may be missing at any of them."""
+    job = NewJob(new_job_id("m"), "1", Payload("application/json", b"1"))
+    with redis.Redis.from_url(fresh_redis) as others, closing(store):
+        others.hset(MEMBERS_KEY, "worker a:1:x", _next_version(time.time()))
+        gateway = AsyncStore(fresh_redis)
+        try:
+            for call in (
+                gateway.ping,
+                gateway.now,
+                gateway.models,
+                partial(gateway.read, job.id),
+                partial(gateway.submit, job),
+            ):
+                others.function_flush()
+                with pytest.raises(NotAdmitted):
+                    await call()
+            others.delete(MEMBERS_KEY)
+            assert (await gateway.submit(job)).status is SubmitStatus.CREATED
+        finally:
+            await gateway.close()
+
+
+def _next_version(now: float) -> str:
+    return f"{int(now * 1000) + 60_000} {PROTOCOL + 1} {PROTOCOL + 1}"
 
 
 def test_a_process_stays_out_beside_a_worker_that_announces_no_version(store: RedisStore) -> None:
