@@ -15,7 +15,8 @@ from functools import partial
 from penstock.broker.store.ops import Operation, ms
 from penstock.errors import StoreUnavailable
 
-# A tree that changes the form of a key, a record or a message raises PROTOCOL. OLDEST: the oldest version whose forms it reads.
+# PROTOCOL rises with each form of a key, record or message that the tree before does not read. OLDEST: the oldest version that
+# reads all that this tree writes, and writes only what this tree reads.
 PROTOCOL, OLDEST = 1, 1
 MEMBERS_KEY = "ps:{registry}:members"
 # A call renews the membership after this; without a renewal it ends after `TTL_S`.
