@@ -12,13 +12,13 @@ import penstock
 
 
 class Traced(penstock.Handler):
-    """`{"tag": ..., "trace": FILE}` notes its tag. Until a file exists, `until` makes it take 20 ms, `held` makes it wait."""
+    """`{"tag": ..., "trace": FILE}` notes its tag. Until a file exists, `until` makes it take 50 ms, `held` makes it wait."""
 
     def inference(self, batch: list[Any], /) -> list[Any]:
         for order in batch:
             _note(order)
             if order.get("until") and not Path(order["until"]).exists():
-                time.sleep(0.02)
+                time.sleep(0.05)
             while order.get("held") and not Path(order["held"]).exists():
                 time.sleep(0.02)
         return [{"tag": order["tag"]} for order in batch]
