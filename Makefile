@@ -17,6 +17,7 @@ TUNE_ARGS ?=
 # Tests that need torch are skipped without it; TEST_EXTRAS=torch,explain,test installs it.
 TEST_EXTRAS ?= test
 FAULTS_ARGS ?=
+COMPAT_ARGS ?=
 CURES_ARGS ?=
 SOAK_ARGS ?=
 PICTURES_ARGS ?=
@@ -25,7 +26,7 @@ DOCKER ?= docker
 UNSAFE := \b(c|cloud)?[pP]ickle\.(loads?|Unpickler)\(|yaml\.(unsafe_|full_)?load\(|weights_only *= *False|allow_pickle *= *True
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports loading clocks house format proto sync-client reference kserve bench bench-models bench-bulk bench-peers compare-torchserve tune-case gpu scale first-hour faults cures soak compose-test compose-ha-test helm-check docs pictures up clean
+.PHONY: help demo test check lint types imports loading clocks house format proto sync-client reference kserve bench bench-models bench-bulk bench-peers compare-torchserve tune-case gpu scale first-hour faults compat cures soak compose-test compose-ha-test helm-check docs pictures up clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -121,6 +122,9 @@ first-hour: $(VENV)/.installed-test ## a newcomer's path, timed: fresh clone, in
 
 faults: $(VENV)/.installed-test ## inject every fault into real processes, print the score sheet (FAULTS_ARGS="F2 --small")
 	$(BIN)/python -m tests.faults --within 24 $(FAULTS_ARGS)
+
+compat: $(VENV)/.installed-test ## an upgrade from a pinned commit to this tree and back, process by process, under load (COMPAT_ARGS=COMMIT)
+	$(BIN)/python -m tests.compat $(COMPAT_ARGS)
 
 cures: $(VENV)/.installed-test ## take out each defence that the pages name, and expect that its test fails (CURES_ARGS="A1 F5")
 	$(BIN)/python -m tests.cures $(CURES_ARGS)

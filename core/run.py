@@ -9,7 +9,8 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any
 
-from msgspec import Struct
+import msgspec
+from msgspec import NODEFAULT, Struct
 from msgspec.structs import replace
 
 from penstock.access import ANY_HEADER, CREDENTIAL_HEADERS, HANDED_ON_CREDENTIALS
@@ -47,6 +48,18 @@ ACCEPT_CHANGES = "penstock:accept-changes"
 # A key of a run's metadata: the run whose failed rows this one runs again.
 RETRY_OF = "penstock:retry-of"
 MOST_PARTS = 256
+
+
+def lasting_json(record: Struct, first: str) -> bytes:
+    """The record as JSON for a digest that outlives trees. `first`: the names of the members that it always has, with spaces
+    between them; it has a member that came later only if that is set.
+    """
+    always, members = first.split(), []
+    for field in msgspec.structs.fields(record):
+        value = getattr(record, field.name)
+        if field.name in always or value != (field.default if field.default_factory is NODEFAULT else field.default_factory()):
+            members.append(b'"%s":%s' % (field.name.encode(), msgspec.json.encode(value, order="deterministic")))
+    return b"{%s}" % b",".join(members)
 
 
 class RunState(StrEnum):

@@ -16,6 +16,7 @@ from types import FrameType
 import structlog
 
 from penstock.broker.blobs.opening import open_blobs
+from penstock.broker.protocol import membership
 from penstock.broker.store.aio import AsyncStore
 from penstock.distribution import install_hint
 from penstock.errors import ConfigError
@@ -45,6 +46,7 @@ def serve(settings: Settings) -> int:
 
 def serve_one(settings: Settings, *, shared: bool) -> int:
     """Serve with one process. `shared`: siblings bind the same port, and the kernel spreads connections over them."""
+    membership.enter("gateway")
     lifetime = Lifetime()
     open_store = partial(AsyncStore, settings.job_store_url, replicated=settings.store.durability == "replicated")
     store, blobs = open_store(), open_blobs(settings.blob_location)

@@ -26,6 +26,7 @@ def main() -> int:
     leave_at_once()
     with loading():
         from penstock import logs
+        from penstock.broker.protocol import membership
         from penstock.broker.store.library import library
         from penstock.errors import ConfigError
         from penstock.runs.execution import RunServices
@@ -41,6 +42,7 @@ def main() -> int:
     except ConfigError as error:
         sys.stderr.write("\n".join(filter(None, [error.message, error.hint])) + "\n")
         return CONFIG_EXIT
+    membership.enter("runner")
     services = RunServices(settings.store.url, settings.blob_location, settings.store.state_dir)
     if run_id := os.environ.get(RUN_VARIABLE):
         _help(services, run_id, stopped=_stop_waiter())

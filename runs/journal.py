@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.errors import Conflict, InternalError
+from penstock.run import RunPart
 from penstock.runs.files import sync_folder
 
 log = logging.getLogger("penstock.runs")
@@ -191,9 +192,14 @@ def _differences(then: Header, now: Header) -> list[str]:
         differences.append("its settings differ from those at its start")
     if (then.model, then.version) != (now.model, now.version):
         differences.append(f"it started with {then.model} {then.version}, the model is now {now.model} {now.version}")
-    if then.input != now.input:
+    if _typed(then.input) != _typed(now.input):
         differences.append(_input_difference(then.input, now.input))
     return differences
+
+
+def _typed(identity: dict[str, Any]) -> dict[str, Any]:
+    """With the part as a record, in which a member that one of two trees does not know has its default."""
+    return identity | {"part": msgspec.convert(identity["part"], RunPart)} if "part" in identity else identity
 
 
 def _input_difference(then: dict[str, Any], now: dict[str, Any]) -> str:

@@ -20,6 +20,39 @@ local function forget_killed(key, now)
   end
 end
 
+-- The first member that does not fit a process, or a worker of a tree whose processes were no members.
+local function misfit(key, now, protocol, oldest)
+  local all = redis.call('HGETALL', key)
+  for i = 1, #all, 2 do
+    local ends, other, since = string.match(all[i + 1], '^(%d+) (%d+) (%d+)$')
+    if tonumber(ends or 0) <= now then redis.call('HDEL', key, all[i]) -- guard:gone_member
+    elseif tonumber(other) < oldest or protocol < tonumber(since) then return {all[i], other, since} end -- guard:protocol
+  end
+  all = redis.call('HGETALL', REGISTRY .. 'workers')
+  for i = 1, #all, 2 do
+    local ends = tonumber(string.match(all[i + 1], '^%[([^,]+),')) or 0
+    if ends * 1000 > now and string.sub(all[i + 1], -3) ~= ',1]' then return {'worker ' .. all[i], '0', '0'} end -- guard:no_protocol
+  end
+end
+
+-- join: make a process a member of those that serve this store, or renew it. A new member must fit all others.
+-- KEYS: the hash of members
+-- ARGS: process, ttl ms, its protocol version, the oldest one beside which it serves
+-- REPLY: nothing; or of a member that does not fit its name, its version and its oldest, 0 for a worker that announces none
+-- LARGEST: one member; of a new one a look at each member and each worker
+-- Trees of all versions call this: its key, and `ttl version oldest` in it, never change.
+-- D144: docs/design/store.md
+local function join(keys, args)
+  local now = now_ms()
+  -- A member that was gone when another became one is no longer known, so one that is known still fits all others.
+  local other = redis.call('HEXISTS', keys[1], args[1]) == 0 and misfit(keys[1], now, tonumber(args[3]), tonumber(args[4]))
+  if other then return other end
+  redis.call('HSET', keys[1], args[1], string.format('%d %d %d', now + args[2], args[3], args[4]))
+  return {}
+end
+
+register('join', join, {'allow-oom'})
+
 -- announce: enter a worker in the registry until its time to live is over.
 -- KEYS: the hash of workers
 -- ARGS: worker, ttl ms, the worker as JSON, a digest of what it serves
@@ -34,7 +67,7 @@ local function announce(keys, args)
     new_edition()
   end
   local ends, seen = string.format('%.3f', (now + args[2]) / 1000), string.format('%.3f', now / 1000)
-  redis.call('HSET', keys[1], args[1], '[' .. ends .. ',' .. args[3] .. ',' .. seen .. ']')
+  redis.call('HSET', keys[1], args[1], '[' .. ends .. ',' .. args[3] .. ',' .. seen .. ',1]') -- 1: the process is a member (see join)
   return tonumber(redis.call('HGET', EDITION, 'number'))
 end
 

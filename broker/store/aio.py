@@ -6,12 +6,14 @@ Submits are gathered into group commits, and the ends of jobs are pushed back.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis.asyncio
 
+from penstock.broker.protocol import membership
 from penstock.broker.records import NewJob, Push, QueueStats, Submitted
 from penstock.broker.server.health import SECTIONS, StoreHealth, store_health, worst_health
 from penstock.broker.store import ops, registry
@@ -58,7 +60,7 @@ class AsyncStore:
         # A link that waits for the replica delays later calls, so reads use another link.
         self._writes = self._link(replicated=True) if replicated else self._calls
         self._loading: asyncio.Future[None] | None = None
-        self._asking = asyncio.Lock()
+        self._asking, self._joining = asyncio.Lock(), asyncio.Lock()
         self._router = PushRouter(url, self.channel, ended=self._ended, recheck=self._recheck)
         self._commits: dict[str, GroupCommit[tuple[NewJob, int], Submitted]] = {}
 
@@ -96,7 +98,7 @@ class AsyncStore:
 
     async def _ask(self, *words: Any) -> Any:
         """The reply to a plain command, in the form that redis-py gives it, as the store of a thread gets it."""
-        reply = await self._plain(self._calls.answer(words))
+        reply = await self._once_loaded(lambda: self._calls.answer(words))
         formed = self._redis.response_callbacks.get(words[0])
         return reply if formed is None else formed(reply)
 
@@ -111,11 +113,21 @@ class AsyncStore:
 
     async def _once_loaded(self, call: Callable[[], Awaitable[Any]]) -> Any:
         try:
-            return await self._plain(call())
+            return await self._admitted(call)
         except redis.ResponseError as error:
             if not is_lacking(error):
                 raise
         await self._load()
+        return await self._admitted(call)
+
+    async def _admitted(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """The reply of `call`. Raises `NotAdmitted` instead of calling if this process may not serve the store."""
+        if time.monotonic() >= membership.renew_at:
+            async with self._joining:
+                if time.monotonic() >= membership.renew_at:  # no other call has renewed it meanwhile
+                    renewal = membership.renewal()
+                    renewal.decode(await self._plain(self._calls.answer(renewal.words(self._suffix))))
+                    membership.on_renewed()
         return await self._plain(call())
 
     async def _load(self) -> None:
@@ -162,6 +174,8 @@ class AsyncStore:
 
     async def submit(self, job: NewJob, *, max_depth: int = 10_000) -> Submitted:
         """Store one job; submits of the same moment share one Redis call, and so one fsync."""
+        if time.monotonic() >= membership.renew_at:
+            await self._loaded(lambda: asyncio.sleep(0))
         queue = job.id.queue
         commit = self._commits.get(queue)
         if commit is None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import redis
 
 from penstock.broker.partitions import queues_of_model
+from penstock.broker.protocol import membership
 from penstock.broker.records import (
     Absent,
     BatchStamp,
@@ -65,7 +67,7 @@ class RedisStore:
         return command.decode(reply)
 
     def _replies(self, operations: Sequence[Operation[Any]]) -> list[Any]:
-        """Loads the library first where Redis does not have it."""
+        """Loads the library first where Redis lacks it. Raises `NotAdmitted` if this process may not serve the store."""
         try:
             return self._call_loaded(operations)
         except (redis.ResponseError, *AWAY) as error:
@@ -81,7 +83,11 @@ class RedisStore:
         return self._call(operations)
 
     def _call(self, operations: Sequence[Operation[Any]]) -> list[Any]:
-        return self._link.answers([operation.words(self._suffix) for operation in operations])
+        if time.monotonic() >= membership.renew_at:
+            renewal = membership.renewal()
+            renewal.decode(*self._link.answers([renewal.words(self._suffix)]))
+            membership.on_renewed()
+        return self._link.answers([operation.words(self._suffix) for operation in operations]) if operations else []
 
     def load_functions(self) -> None:
         """Load the library; does nothing if Redis has it. Raises `StoreUnavailable` for a user who may not load it."""
@@ -217,6 +223,8 @@ class RedisStore:
 
     def _asked(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """The replies to plain commands, in one round trip and in the form that redis-py gives them."""
+        if time.monotonic() >= membership.renew_at:
+            self._replies([])
         try:
             replies = self._link.answers(commands)
         except (redis.RedisError, OSError) as error:

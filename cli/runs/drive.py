@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+from penstock.broker.protocol import membership
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.cli.runs.display import OnRunProgress
@@ -50,6 +51,7 @@ def drive_run(
 
     `drivers`: how many processes drive the parts of a run that has several.
     """
+    membership.enter("run command")
     with closing(RedisStore(environment.redis_url, name="penstock-run-command")) as store:
         runs = RunStore(store)
         run_id = find_run(runs)

@@ -168,13 +168,7 @@ class ModelRegistry:
         """The versions that settings name: this gateway's own, or those of a live worker."""
         own = self._declared.get(model)
         declared = (version for worker in self.workers for version in worker.declared.get(model, ()))
-        return {*(own.versions if own else ()), *declared, *self._served_by_settings(model)}
-
-    def _served_by_settings(self, model: str) -> set[str]:
-        """Served versions that were not loaded at run time: older workers do not announce the versions of their settings."""
-        added = self.rollout(model).added
-        slots = (slot for worker in self.workers for slot in worker.slots if slot.model == model)
-        return {slot.version for slot in slots if slot.version not in added}
+        return {*(own.versions if own else ()), *declared}
 
     async def now(self) -> float:
         """The store's clock, which also dates the workers' starts and announcements."""

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from penstock.errors import BadParameter, BadRequest, InvalidInput
 from penstock.gateway.asgi.negotiation import idempotency_key
+from penstock.run import lasting_json
 
 if TYPE_CHECKING:
     from penstock.gateway.auth.keys import Caller
@@ -24,6 +25,11 @@ LONGEST_WINDOW_S = 30 * 86_400.0
 # Metadata names with this prefix are ours. Callers cannot set or see them.
 RESERVED = "penstock:"
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
+# The members that a fingerprint always has. Records keep it, so it may not change with the next new member.
+_FIRST = (
+    "model input version input_format output_format columns carry max_failed shard_rows deadline_s metadata tags headers query "
+    "parts"
+)
 
 
 class RunRequest(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -120,6 +126,8 @@ def key_of(header: str | None) -> str:
     return idempotency_key({} if header is None else {b"idempotency-key": header.encode("latin-1", "replace")})
 
 
-def fingerprint(value: Any) -> str:
-    """Equal for equal requests, independent of the order of members."""
-    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
+def fingerprint(value: Any, first: str = "") -> str:
+    """Equal for equal requests, under this tree and later ones. `first`: the members of an extension that it always has."""
+    is_body = isinstance(value, Struct)
+    text = lasting_json(value, f"{_FIRST} {first}") if is_body else msgspec.json.encode(value, order="deterministic")
+    return hashlib.sha256(text).hexdigest()

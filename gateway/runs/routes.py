@@ -87,6 +87,7 @@ class RunRoutes:
     def __init__(self, services: Services, members: Sequence[RunMembers] = ()) -> None:
         """`members`: the members that extensions read in the body of a new run."""
         self._members, self._body = members, request_with(members)
+        self._first = " ".join(name for one in members for name, _, _ in one.fields)
         self._service = services.runs
         self._registry = services.registry
         self._settings = services.settings
@@ -114,7 +115,8 @@ class RunRoutes:
         wanted = read_body(await json_body(request, self._settings.gateway, self._uploads), self._body)
         spec = await self._spec(wanted, caller)
         words, key = self._words(wanted, caller, spec.model), key_of(idempotency_key)
-        run = await self._service.create(spec, caller.owner, key=key, fingerprint=fingerprint(wanted), words=words)
+        digest = fingerprint(wanted, self._first)
+        run = await self._service.create(spec, caller.owner, key=key, fingerprint=digest, words=words)
         return await self._started(run)
 
     async def retry(

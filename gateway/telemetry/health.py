@@ -12,6 +12,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from penstock.broker.protocol import NotAdmitted
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import NotFound, StoreUnavailable
 from penstock.gateway.asgi.connection import Lifetime
@@ -114,7 +115,8 @@ class Health:
             await self._store.ping()
         except StoreUnavailable as error:
             log.warning("store_unavailable", reason=error.message)
-            return Missing([_missing_part("store", STORE_UNREACHABLE)])
+            why = error.message if isinstance(error, NotAdmitted) else STORE_UNREACHABLE
+            return Missing([_missing_part("store", why)])
         await self._registry.refresh()
         models = [self._registry.models[name] for name in self._registry.declared_names()]
         # A model that an operator scaled to no slots is off on purpose, and an unloaded one starts with its next job.

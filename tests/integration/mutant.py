@@ -43,6 +43,14 @@ def by_slot(test: Callable[[ModelQueue, handing.Listener], None]) -> Callable[[M
     return check
 
 
+def by_store(test: Callable[[RedisStore], None]) -> Callable[[ModelQueue], None]:
+    def check(queue: ModelQueue) -> None:
+        assert isinstance(queue.store, RedisStore)
+        test(queue.store)
+
+    return check
+
+
 def by_run(test: Callable[[RunStore], None]) -> Callable[[ModelQueue], None]:
     def check(queue: ModelQueue) -> None:
         assert isinstance(queue.store, RedisStore)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.contract import test_membership as belonging
 from tests.contract import test_run_parts as sharing
 from tests.contract import test_runs as running
 from tests.contract import test_store_claim as claiming
@@ -11,7 +12,7 @@ from tests.contract import test_store_report as reporting
 from tests.contract import test_store_settle as settling
 from tests.contract import test_store_submit as submitting
 from tests.contract import test_store_sweep as sweeping
-from tests.integration.mutant import Mutant, by_finish, by_run
+from tests.integration.mutant import Mutant, by_finish, by_run, by_store
 from tests.integration.queue_mutants import DELAYS, HAND_OVER, INDEXES, OWNERS, SHARDS, TAGS, TURNS
 from tests.integration.webhook_mutants import WEBHOOKS
 
@@ -239,7 +240,35 @@ RUNS = [
     Mutant("a run is split again", "guard:split_once", "", by_run(sharing.test_a_run_is_split_once_and_only_by_its_driver)),
 ]
 
+MEMBERS = [
+    Mutant(
+        "processes of any protocol version serve beside each other",
+        "guard:protocol",
+        "    end",
+        by_store(belonging.test_a_process_that_cannot_read_a_members_forms_is_refused_in_one_sentence),
+    ),
+    Mutant(
+        "a newer member takes any older process for one that fits",
+        "protocol < tonumber(since)",
+        "false",
+        by_store(belonging.test_a_process_whose_forms_a_member_cannot_read_is_refused),
+    ),
+    Mutant(
+        "workers that announce no protocol version are overlooked",
+        "guard:no_protocol",
+        "",
+        by_store(belonging.test_a_process_stays_out_beside_a_worker_that_announces_no_version),
+    ),
+    Mutant(
+        "a member that was gone comes back unseen",
+        "guard:gone_member",
+        "    if tonumber(ends or 0) <= now then",
+        by_store(belonging.test_a_member_that_others_hold_for_gone_must_fit_them),
+    ),
+]
+
 MUTANTS = [
+    *MEMBERS,
     *WEBHOOKS,
     *TAGS,
     *OWNERS,

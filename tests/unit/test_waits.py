@@ -15,6 +15,8 @@ from tests.house import ROOT
 # What may poll by itself, and why; a folder stands for all its modules.
 ALLOWED = {
     "tests/blocks/terminal.py": "reads the terminal meanwhile, and kills what does not end in time",
+    "tests/compat/scene.py": "callers, who ask again; what they were answered is counted",
+    "tests/compat/traced.py": "models, which hold their items until a test opens a gate",
     "tests/compose/load.py": "a paced load, which asks again as a user does, after errors of the client",
     "tests/eventually.py": "the loop that all share",
     "tests/faults/asker.py": "a user of a campaign, who asks again; what they saw is a complaint of its sheet, no failure",

@@ -9,6 +9,7 @@ from typing import Any
 from celery.concurrency.base import BasePool
 from celery.worker import state as worker_state
 
+from penstock.broker.protocol import membership
 from penstock.errors import ConfigError, InternalError
 from penstock.workers.__main__ import CONFIG_EXIT
 from penstock.workers.fleet.fleet import Fleet
@@ -24,6 +25,7 @@ class DevicePool(BasePool):
 
     def on_start(self) -> None:
         _, hostname = self.options.get("initargs") or (None, "penstock")
+        membership.enter("worker")
         fleet = Fleet(self.app.settings, name=hostname, app=self.app)
         try:
             fleet.start()

@@ -19,6 +19,10 @@ _FIRST_LINE_BYTES = 4 * 1024 * 1024
 _SHORTEST_TTL_S, _LONGEST_TTL_S = 3_600, 2_592_000
 
 
+# The members that the fingerprint of a request always has, also once there are more.
+FIRST_MEMBERS = "input_file_id endpoint completion_window output_expires_after webhook webhook_events"
+
+
 class ExpiresAfter(Struct, forbid_unknown_fields=True):
     anchor: str
     seconds: int

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from penstock.errors import BadParameter, Conflict, NotFound
 from penstock.extensions.openai import RUN_KIND
 from penstock.extensions.openai.gateway.batch_request import (
+    FIRST_MEMBERS,
     MAX_LINES,
     WINDOW,
     BatchRequest,
@@ -107,7 +108,7 @@ class OpenAIBatches:
             self._settings, wanted.webhook, wanted.webhook_events, caller=caller, model=spec.model, known=BATCH_EVENTS
         )
         words = hook.word_of(caller.owner) if hook else {}
-        key, digest = key_of(idempotency_key), fingerprint(wanted)
+        key, digest = key_of(idempotency_key), fingerprint(wanted, FIRST_MEMBERS)
         run = await self._service.create(spec, caller.owner, key=key, fingerprint=digest, ttl_s=ttl_s, words=words)
         return self._answer(run, RunOutputFiles())
 

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.access import Key, Role
 from penstock.broker.contract import JobIndex, ReleaseReason
+from penstock.broker.protocol import join
 from penstock.broker.records import PUSHED_BYTES, BatchStamp, ClaimRequest, Ending, GiveBack, NewJob, Report
 from penstock.broker.run_contract import RunChange
 from penstock.broker.store import audit, ops, registry, run_ops, sync
@@ -76,6 +77,7 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         ops.stats("m"),
         ops.unfinished("m", "1"),
         ops.demand("m", ["1"] * items),
+        join("worker w", 1, 1),
         registry.announce_worker(WorkerInfo("w", "here", 1, 0.0), ttl_s=1.0),
         ops.withdraw("m", "1", "w"),
         registry.withdraw_worker("w"),

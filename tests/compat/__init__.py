@@ -1,0 +1,1 @@
+"""Two trees beside each other on one store: `make compat` (D144)."""
