@@ -40,6 +40,12 @@ local function turns_of(p, version, band) return p .. 'turns:' .. version .. ':'
 
 local function offers_of(p, version) return p .. 'offers:' .. version end
 
+-- Whether the queue takes no jobs of this version.
+local function is_retired(p, version)
+  if redis.call('EXISTS', p .. 'retired') == 0 then return false end
+  return redis.call('ZSCORE', p .. 'retired', version) or redis.call('ZSCORE', p .. 'retired', '')
+end
+
 local function drop_offer(p, args) return redis.call('HDEL', offers_of(p, args[1]), args[2]) end
 
 -- Wake the slots if the queue has the length that an idle slot asked for, or if shards came: only a wake-up tells slots of shards.

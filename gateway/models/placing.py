@@ -1,15 +1,21 @@
-"""Finds the partition and version of a repeat's first job, and a partition's share of the limits."""
+"""Finds the partition and version of a repeat's first job, a partition's share of the limits, and another place for a job that
+its queue refused because the registry has changed.
+"""
+
+# D142: docs/design/store.md
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 
 from penstock.broker.partitions import numbers_of_key, share
-from penstock.broker.records import NewJob
+from penstock.broker.records import NewJob, SubmitStatus
+from penstock.broker.store import ops
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.ops import first_job
-from penstock.gateway.models.registry import ModelEntry, VersionEntry
+from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.job import JobId, queue_of
 from penstock.model_spec import ModelInfo
 
@@ -26,6 +32,44 @@ async def placed(store: AsyncStore, info: ModelInfo, job: NewJob) -> tuple[NewJo
             job = replace(job, id=job.id._replace(partition=first.partition))
     most_open = share(job.max_open_jobs, info.partitions)
     return replace(job, max_open_jobs=most_open), share(info.limits.max_queue_depth, info.partitions)
+
+
+async def placed_anew(
+    store: AsyncStore, registry: ModelRegistry, job: NewJob, refusal: SubmitStatus
+) -> tuple[ModelEntry, NewJob]:
+    """The model as it is now, and the job at the place that it has by it, after its queue refused it as `RETIRED` or `MOVED`.
+
+    Raises `NotFound` if the version is no longer served, and `StoreUnavailable`.
+    """
+    entry = await reopen(store, registry, job.id.model, job.version, [job.id.partition])
+    if job.replay_of is not None:
+        return entry, job
+    if refusal is SubmitStatus.MOVED and entry.info.placing == job.placing:
+        # A worker was lost while it changed the number of partitions, before the registry said so.
+        await registry.renumber(entry.name)
+        entry, _ = await registry.find(entry.name, job.version)
+    id = job.id
+    if job.idempotency_key or id.partition >= entry.info.partitions:
+        wanted = entry.backlog.new_job_id(entry.info, owner=job.owner, key=job.idempotency_key)
+        id = id._replace(partition=wanted.partition)
+    return entry, replace(job, id=id, placing=entry.info.placing)
+
+
+async def reopen(store: AsyncStore, registry: ModelRegistry, model: str, version: str, numbers: Iterable[int]) -> ModelEntry:
+    """Open the partitions of these numbers for the version, unless the registry says otherwise. Raises as `placed_anew`."""
+    queues = {number: queue_of(model, number) for number in numbers}
+    # Before the registry is read: only these closings does it answer for.
+    closings = await asyncio.gather(*(store.send(ops.retired(queue)) for queue in queues.values()))
+    await registry.refresh()
+    if registry.stored(model).info is None:
+        await registry.announce()
+        await registry.refresh()
+    entry, _ = await registry.find(model, version)
+    for (number, queue), closed in zip(queues.items(), closings, strict=True):
+        names = [version, ""] if number < entry.info.partitions else [version]
+        for name in closed.keys() & names:
+            await store.run(ops.reopen(queue, name, closed[name]))
+    return entry
 
 
 async def first_of_key(store: AsyncStore, info: ModelInfo, *, owner: str, key: str) -> JobId | None:

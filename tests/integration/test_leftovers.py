@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -152,3 +153,101 @@ def test_a_model_without_a_version_stays_known_to_sweepers_and_collectors_until_
     assert store.forget([job]) == 1
     forgotten_versions.forget(store, now=LATE)
     assert store.models() == []
+
+
+# --- late submits: regressions of jobs that were accepted for what nobody looked at any more ----------------------------------
+
+
+def late(store: RedisStore, *, version: str = "20", partition: int = 0) -> str:
+    """The status of a submit whose gateway stood still since it read the registry."""
+    [answer] = store.submit([NewJob(new_job_id("m", partition), version, Payload("application/json", b"1"))])
+    return answer.status.value
+
+
+def test_a_late_submit_to_a_forgotten_version_is_refused(store: RedisStore) -> None:
+    # Regression: it was answered as accepted, and the job waited for a version that no worker had.
+    forgotten_versions.forget(store, now=LATE)
+    assert late(store) == "retired"
+    assert late(store, version="1") == "created"
+
+
+def test_a_late_submit_to_a_forgotten_model_is_refused(store: RedisStore) -> None:
+    # Regression: nobody swept the queue, so the job waited for ever.
+    store.withdraw_worker("w")
+    store.announce_model(ModelInfo("m", "20", versions={"20": VersionInfo()}))
+    forgotten_versions.forget(store, now=LATE)
+    forgotten_versions.forget(store, now=LATE)
+    assert store.models() == []
+    assert (late(store), late(store, version="never known")) == ("retired", "retired")
+
+
+def test_a_late_submit_to_a_partition_that_is_no_longer_swept_is_refused(store: RedisStore) -> None:
+    # Regression: nobody swept the queue, so the job waited for ever.
+    info = ModelInfo("m", "1", versions={"1": VersionInfo()}, partitions=1, held=3)
+    store.announce_model(info)
+    forgotten_versions.PartitionKeeper().look(store, {"m": info}, 0.0)
+    assert store.models() == [replace(info, held=1)]
+    assert [late(store, version="1", partition=number) for number in range(3)] == ["created", "retired", "retired"]
+
+
+def test_a_job_that_comes_before_the_closing_keeps_its_version(store: RedisStore) -> None:
+    """In each order the job either runs or is refused: between the worker's look and its decision lies nothing."""
+    assert late(store) == "created"
+    forgotten_versions.forget(store, now=LATE)
+    assert "20" in store.rollouts()["m"].added
+    assert late(store) == "created"
+
+
+def test_of_two_partitions_the_empty_one_is_closed_and_the_version_stays_until_the_other_one_is(store: RedisStore) -> None:
+    store.announce_model(replace(KNOWN, partitions=2, held=2))
+    submit(store)
+    forgotten_versions.forget(store, now=LATE)
+    assert "20" in store.rollouts()["m"].added
+    assert (late(store, partition=1), late(store)) == ("retired", "created")
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("step", ["swap_model", "swap_rollout"])
+def test_a_worker_killed_after_the_closing_leaves_the_rest_to_the_next_one(
+    store: RedisStore, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> bool:
+        raise Killed
+
+    with monkeypatch.context() as killing:
+        killing.setattr(store, step, die)
+        with pytest.raises(Killed):
+            forgotten_versions.forget(store, now=LATE)
+    assert late(store) == "retired"
+    forgotten_versions.forget(store, now=LATE)
+    assert (versions(store), store.rollouts()) == (["1"], {})
+
+
+def test_of_two_workers_that_forget_at_once_the_slower_one_opens_nothing(
+    store: RedisStore, fresh_redis: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(RedisStore(fresh_redis)) as other, monkeypatch.context() as pausing:
+        pausing.setattr(store, "swap_rollout", lambda *_: forgotten_versions.forget(other, now=LATE))
+        forgotten_versions.forget(store, now=LATE)
+    assert (versions(store), store.rollouts()) == (["1"], {})
+    assert late(store) == "retired"
+
+
+def test_a_version_that_is_loaded_again_while_a_worker_forgets_it_takes_jobs(
+    store: RedisStore, fresh_redis: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The load ends before the worker closes the queues by what it had read."""
+
+    def load(*_: object) -> None:
+        stored = store.stored_rollouts()["m"]
+        assert store.swap_rollout("m", stored, Rollout().load("20", {"source": "y.py"}))
+
+    has_run = forgotten_versions._has_run
+    with monkeypatch.context() as pausing:
+        pausing.setattr(forgotten_versions, "_has_run", lambda *args: load() or has_run(*args))
+        forgotten_versions.forget(store, now=LATE)
+    assert store.rollouts()["m"].added == {"20": {"source": "y.py"}}
+    assert late(store) == "created"

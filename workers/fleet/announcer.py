@@ -10,6 +10,8 @@ from dataclasses import replace
 
 import structlog
 
+from penstock.broker.partitions import queues_of_model
+from penstock.broker.store import ops
 from penstock.broker.store.library import lua_extensions
 from penstock.broker.store.registry import StoredModel
 from penstock.broker.store.sync import RedisStore
@@ -107,6 +109,9 @@ class Announcer:
                 log.warning(SOURCES_DIFFER, model=name, version=version, here=here, elsewhere=elsewhere)
             # D23: compare-and-set. If another worker wrote the entry meanwhile, the next beat tries again.
             wanted = announced(merged(_with_policy(info, ours), loaded, known.info), known.info)
+            if known.info is not None and wanted.placing > known.info.placing:
+                # D142: before a gateway can place a key by the new number, no queue takes one that was placed by the old one.
+                store.run_all([ops.advance(queue, wanted.placing) for queue in queues_of_model(wanted)])
             if store.swap_model(name, known, wanted):
                 self._announced[name] = loaded
 
