@@ -194,7 +194,11 @@ local function keep_offer(p, args)
   local key = offers_of(p, args[@claim.version])
   local rest = table.concat({'', args[@claim.version], args[@claim.worker], unpack(args, @claim.nonce + 1, @claim.offer - 1)}, '\n') .. '\n'
   local kept = redis.call('HGET', key, args[@claim.worker])
-  if not kept or string.sub(kept, -#rest) ~= rest then redis.call('HSET', key, args[@claim.worker], args[@claim.nonce] .. rest) end
+  if kept and string.sub(kept, -#rest) == rest then return end
+  -- By its version, `reconcile` finds the offer if the slot is killed.
+  if redis.call('HSET', key, args[@claim.worker], args[@claim.nonce] .. rest) == 1 then
+    redis.call('SADD', p .. 'versions', args[@claim.version]) -- guard:offering
+  end
 end
 
 -- The slot waits: to be woken at this length of the queue, or for a submit that makes its next claim. No submit comes to a retired

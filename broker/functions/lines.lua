@@ -108,3 +108,19 @@ local function dequeue(p, serial, job)
   end
   if redis.call('ZREM', p .. 'delayed', serial) == 1 then return 'delayed' end
 end
+
+local NAMES_AT_ONCE = 1000 -- Lua passes at most about 8,000 values to one command
+
+-- Those of these slots whose own channel has no subscriber: their process has ended, or lost its link a moment ago.
+local function without_subscriber(p, workers)
+  local missing = {}
+  for from = 1, #workers, NAMES_AT_ONCE do
+    local channels = {}
+    for i = from, math.min(from + NAMES_AT_ONCE - 1, #workers) do channels[#channels + 1] = p .. 'worker:' .. workers[i] end
+    local subscribers = redis.call('PUBSUB', 'SHARDNUMSUB', unpack(channels))
+    for i = 2, #subscribers, 2 do
+      if tonumber(subscribers[i]) == 0 then missing[#missing + 1] = workers[from + i / 2 - 1] end
+    end
+  end
+  return missing
+end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from penstock.broker.store.registry import KeptTimes
 from penstock.broker.store.sync import RedisStore
 from penstock.job import Call, Priority
 from tests.contract.model_queue import ModelQueue
+from tests.contract.test_store_hand_over import Listener
 
 NOTHING = Unfinished(waiting=0, running=0)
 
@@ -190,6 +192,39 @@ def test_a_slot_that_still_asks_for_a_retired_version_leaves_nothing_there(used:
     used.submit(version="other")
     assert used.claim("frozen.0", version="v-9", offer=True).jobs == ()
     assert mentions(client, used.name, "v-9") == {"learned"}
+
+
+def killed_while_it_waited(queue: ModelQueue, *, version: str) -> None:
+    """As a slot is whose worker gets SIGKILL: it has an offer in the store, and listens no more."""
+    queue.claim("killed.0", version=version, offer=True)
+
+
+def has_offer(queue: ModelQueue, worker: str, *, version: str) -> bool:
+    return queue.store.withdraw(queue.name, version, worker)
+
+
+def test_offers_of_killed_slots_are_dropped_and_those_of_slots_that_listen_stay(queue: ModelQueue) -> None:
+    """Regression: with each slot that was killed while it waited, a field stayed for as long as the version was served."""
+    if not isinstance(queue.store, RedisStore):
+        pytest.skip("nobody listens to the oracle")
+    with closing(Listener(queue, "w1")):
+        queue.claim("w1", version="1", offer=True)
+        killed_while_it_waited(queue, version="1")
+        queue.store.reconcile(queue.name)
+        assert not has_offer(queue, "killed.0", version="1")
+        assert has_offer(queue, "w1", version="1")
+
+
+def test_offers_are_found_where_a_queue_has_many_versions(queue: ModelQueue) -> None:
+    """A sweep forgets versions without jobs there, because each costs every look at the queue."""
+    if not isinstance(queue.store, RedisStore):
+        pytest.skip("nobody listens to the oracle")
+    for number in range(10):
+        queue.store.cancel(queue.submit(version=f"v{number}"))
+    killed_while_it_waited(queue, version="idle")
+    queue.store.sweep(queue.name)
+    queue.store.reconcile(queue.name)
+    assert not has_offer(queue, "killed.0", version="idle")
 
 
 def test_of_a_retired_queue_nothing_is_left_but_what_has_a_time_to_live(used: ModelQueue, client: Any) -> None:

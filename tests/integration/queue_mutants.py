@@ -54,6 +54,27 @@ RETIRED = [
     ),
 ]
 
+OFFERS = [
+    Mutant(
+        "offers of killed slots stay",
+        "guard:dead_offers",
+        "",
+        retiring.test_offers_of_killed_slots_are_dropped_and_those_of_slots_that_listen_stay,
+    ),
+    Mutant(
+        "an offer without a job is not looked at",
+        "guard:offering",
+        "",
+        retiring.test_offers_of_killed_slots_are_dropped_and_those_of_slots_that_listen_stay,
+    ),
+    Mutant(
+        "a version with offers is forgotten",
+        "guard:offered",
+        "    else redis.call('SREM', p .. 'versions', version) end",
+        retiring.test_offers_are_found_where_a_queue_has_many_versions,
+    ),
+]
+
 TURNS = [
     Mutant(
         "owners do not take turns",
