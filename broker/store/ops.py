@@ -296,16 +296,14 @@ def unfinished(queue: str, version: str) -> Operation[Unfinished]:
 
 
 def retire(queue: str, version: str = "") -> Operation[Unfinished]:
-    """Close the queue for jobs of this version, if all of them have ended; without one for all jobs, if no record is kept.
-
-    What is left otherwise: jobs, or records (as `waiting`).
-    """
+    """Close the queue for jobs of a version, empty: of any; unless there are unfinished ones, or else records (`waiting`)."""
     return Operation("retire", prefix(queue), [version], lambda reply: Unfinished(*map(int, reply)))
 
 
 def retired(queue: str) -> Command[dict[str, int]]:
-    """Since when (Unix ms) the queue is closed, by version; the empty one: for all jobs."""
-    return Command(("ZRANGE", f"{prefix(queue)}retired", 0, -1, "WITHSCORES"), replies.scores_reply)
+    """Since when (Unix ms) the queue is closed, by version."""
+    words = ("ZRANGE", f"{prefix(queue)}retired", 0, -1, "WITHSCORES")
+    return Command(words, lambda reply: {name.decode(): int(at) for name, at in zip(reply[::2], reply[1::2], strict=True)})
 
 
 def reopen(queue: str, version: str, since: int) -> Operation[bool]:

@@ -144,10 +144,6 @@ def text_reply(reply: bytes | None) -> str | None:
     return None if reply is None else reply.decode()
 
 
-def scores_reply(reply: Sequence[bytes]) -> dict[str, int]:
-    return {member.decode(): int(score) for member, score in zip(reply[::2], reply[1::2], strict=True)}
-
-
 def traceback_reply(reply: Sequence[bytes | None]) -> str:
     kept, epoch = ((value or b"").decode() for value in reply)
     attempt, _, text = kept.partition("\n")

@@ -7,12 +7,10 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from penstock.broker.partitions import numbers_of
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel, StoredRollout
 from penstock.errors import ConfigError, Conflict, InvalidInput
 from penstock.gateway.models.finding import unknown_model
-from penstock.gateway.models.placing import reopen
 from penstock.gateway.models.queues import unfinished_of
 from penstock.gateway.models.registry import ModelRegistry
 from penstock.job import MODEL_NAME, RESERVED_NAME
@@ -75,8 +73,7 @@ class ModelChanges:
         await change_rollout(self._store, model, change)
         if info is None:
             await self._announce(info_of_spec(spec))
-        numbers = numbers_of(self._registry.stored(model).info or info_of_spec(spec))
-        await reopen(self._store, self._registry, model, version, numbers)
+        await self._registry.refresh()
 
     async def switch_version(self, model: str, version: str) -> None:
         """Raises `NotFound`, and `Conflict` unless the version is ready or scaled to no slots on purpose."""
@@ -247,10 +244,9 @@ async def change_rollout(store: AsyncStore, model: str, change: Change) -> None:
 
 def _joined(known: ModelInfo | None, fresh: ModelInfo) -> ModelInfo:
     """The new model, with removed versions that still finish their jobs, and with its queues."""
-    if known is None:
-        return fresh
-    queues = {"partitions": known.partitions, "held": known.held, "placing": known.placing}
-    return replace(fresh, versions={**known.versions, **fresh.versions}, **queues)
+    known = known or fresh
+    versions = {**known.versions, **fresh.versions}
+    return replace(fresh, versions=versions, partitions=known.partitions, held=known.held, placing=known.placing)
 
 
 def _changed_by_others(model: str) -> Conflict:

@@ -7,7 +7,6 @@ its queue refused because the registry has changed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from dataclasses import replace
 
 from penstock.broker.partitions import numbers_of_key, share
@@ -37,39 +36,28 @@ async def placed(store: AsyncStore, info: ModelInfo, job: NewJob) -> tuple[NewJo
 async def placed_anew(
     store: AsyncStore, registry: ModelRegistry, job: NewJob, refusal: SubmitStatus
 ) -> tuple[ModelEntry, NewJob]:
-    """The model as it is now, and the job at the place that it has by it, after its queue refused it as `RETIRED` or `MOVED`.
+    """The model as it is now, and the job with its place there, after its queue refused it as `RETIRED` or `MOVED`.
 
     Raises `NotFound` if the version is no longer served, and `StoreUnavailable`.
     """
-    entry = await reopen(store, registry, job.id.model, job.version, [job.id.partition])
-    if job.replay_of is not None:
-        return entry, job
-    if refusal is SubmitStatus.MOVED and entry.info.placing == job.placing:
-        # A worker was lost while it changed the number of partitions, before the registry said so.
-        await registry.renumber(entry.name)
-        entry, _ = await registry.find(entry.name, job.version)
-    id = job.id
-    if job.idempotency_key or id.partition >= entry.info.partitions:
-        wanted = entry.backlog.new_job_id(entry.info, owner=job.owner, key=job.idempotency_key)
-        id = id._replace(partition=wanted.partition)
-    return entry, replace(job, id=id, placing=entry.info.placing)
-
-
-async def reopen(store: AsyncStore, registry: ModelRegistry, model: str, version: str, numbers: Iterable[int]) -> ModelEntry:
-    """Open the partitions of these numbers for the version, unless the registry says otherwise. Raises as `placed_anew`."""
-    queues = {number: queue_of(model, number) for number in numbers}
     # Before the registry is read: only these closings does it answer for.
-    closings = await asyncio.gather(*(store.send(ops.retired(queue)) for queue in queues.values()))
+    closed = await store.send(ops.retired(job.id.queue))
     await registry.refresh()
-    if registry.stored(model).info is None:
+    stored = registry.stored(job.id.model)
+    if stored.info is None:
         await registry.announce()
-        await registry.refresh()
-    entry, _ = await registry.find(model, version)
-    for (number, queue), closed in zip(queues.items(), closings, strict=True):
-        names = [version, ""] if number < entry.info.partitions else [version]
-        for name in closed.keys() & names:
-            await store.run(ops.reopen(queue, name, closed[name]))
-    return entry
+    elif refusal is SubmitStatus.MOVED and stored.info.placing == job.placing:
+        # A worker was lost while it changed the number of partitions: the number stays.
+        await store.swap_model(stored, replace(stored.info, placing=stored.info.placing + 1))
+    await registry.refresh()
+    entry, _ = await registry.find(job.id.model, job.version)
+    is_open = job.id.partition < entry.info.partitions
+    for version in closed.keys() & ({job.version, ""} if is_open else {job.version}):
+        await store.run(ops.reopen(job.id.queue, version, closed[version]))
+    if job.replay_of is not None or (is_open and not job.idempotency_key):
+        return entry, job
+    wanted = entry.backlog.new_job_id(entry.info, owner=job.owner, key=job.idempotency_key)
+    return entry, replace(job, id=job.id._replace(partition=wanted.partition), placing=entry.info.placing)
 
 
 async def first_of_key(store: AsyncStore, info: ModelInfo, *, owner: str, key: str) -> JobId | None:

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import jsonschema_rs
@@ -253,13 +253,6 @@ class ModelRegistry:
             if known is None or not declared.versions.keys() <= known.versions.keys():
                 # If another gateway was quicker, its announcement is enough: each gateway has its versions in its own settings.
                 await self._store.swap_model(announced, wanted)
-
-    async def renumber(self, model: str) -> None:
-        """Have keys placed by the same number of partitions under another `placing`, and read the registry anew."""
-        stored = self.stored(model)
-        if stored.info is not None:
-            await self._store.swap_model(stored, replace(stored.info, placing=stored.info.placing + 1))
-        await self.refresh()
 
     async def _refresh_for_ever(self) -> None:
         while True:

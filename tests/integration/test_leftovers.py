@@ -6,20 +6,23 @@ import os
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import redis
 
 from penstock.broker.records import BatchStamp, ClaimRequest, Ending, NewJob, Unfinished
 from penstock.broker.run_contract import RunChange
-from penstock.broker.store.registry import StoredRollout
+from penstock.broker.store.registry import KeptTimes, StoredRollout, wish_profile
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.job import Call, JobId, JobState, Payload, new_job_id
-from penstock.model_spec import ModelInfo, SlotInfo, VersionInfo, WorkerInfo
+from penstock.model_spec import ModelInfo, ProfileWish, SlotInfo, VersionInfo, WorkerInfo
 from penstock.rollout import FORGOTTEN_AFTER_S, SETTLED_AFTER_S, Rollout
 from penstock.run import RunSpec, RunState
 from penstock.workers.fleet import forgotten_versions
 from penstock.workers.fleet.announce import merged
+from tests.contract.model_queue import STAMP
 
 LATE = 100.0 + SETTLED_AFTER_S
 KNOWN = ModelInfo("m", "1", versions={"1": VersionInfo(), "20": VersionInfo()})
@@ -251,3 +254,47 @@ def test_a_version_that_is_loaded_again_while_a_worker_forgets_it_takes_jobs(
         forgotten_versions.forget(store, now=LATE)
     assert store.rollouts()["m"].added == {"20": {"source": "y.py"}}
     assert late(store) == "created"
+
+
+# --- what is left -------------------------------------------------------------------------------------------------------------
+
+
+def named(url: str, word: str) -> set[str]:
+    """The keys without a time to live that name this, in the key or in their dump."""
+    with redis.Redis.from_url(url) as client:
+        keys = [key for key in client.scan_iter(count=1_000) if client.ttl(key) < 0]
+        return {key.decode() for key in keys if word.encode() in key or word in repr(content(client, key))}
+
+
+def content(client: Any, key: bytes) -> Any:
+    reads = {b"string": client.get, b"hash": client.hgetall, b"set": client.smembers}
+    kind = client.type(key)
+    return reads.get(kind, lambda key: client.lrange(key, 0, -1) if kind == b"list" else client.zrange(key, 0, -1))(key)
+
+
+def test_nothing_without_a_time_to_live_names_a_forgotten_version(store: RedisStore, fresh_redis: str) -> None:
+    """Regression: of each version that was loaded some keys stayed for ever, in the queue and beside the registry."""
+    version = "v-77"
+    info = ModelInfo("m", "1", versions={"1": VersionInfo(), version: VersionInfo()}, partitions=2, held=2)
+    store.announce_model(info)
+    rollout = Rollout().load(version, {"source": "x.py"}).scaled(version, 2)
+    assert store.swap_rollout("m", store.stored_rollouts()["m"], rollout)
+    for partition, owner in enumerate(["alice", ""]):
+        job = NewJob(new_job_id("m", partition), version, Payload("x", b"1"), owner=owner, result_ttl_s=0.0)
+        store.submit([job])
+        queue = job.id.queue
+        for worker in ("lost.0", "lost.1"):
+            store.claim(ClaimRequest(queue, version, worker, os.urandom(6).hex(), 1))
+            store.sweep(queue, gone=[worker])
+        [claimed] = store.claim(ClaimRequest(queue, version, "w.0", os.urandom(6).hex(), 1)).jobs
+        store.finish([Ending(claimed.id, claimed.token, JobState.SUCCEEDED, claimed.input)], worker="w.0", stamp=STAMP)
+        store.claim(ClaimRequest(queue, version, "killed.0", os.urandom(6).hex(), 1, offer=True))
+        store.sweep(queue)
+    store.keep_learned_times("m", f"{version} | cpu |  | 1", KeptTimes({1: 0.1}, 1.0))
+    store.send(wish_profile("m", ProfileWish("p", version, 1.0)))
+    stored = store.stored_rollouts()["m"]
+    assert store.swap_rollout("m", stored, stored.rollout.unload(version, 100.0))
+    assert len(named(fresh_redis, version)) > 8
+    forgotten_versions.forget(store, now=100.0 + FORGOTTEN_AFTER_S)
+    assert named(fresh_redis, version) == set()
+    assert versions(store) == ["1"]

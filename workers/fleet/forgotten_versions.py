@@ -2,9 +2,8 @@
 without versions.
 
 Every worker looks at each beat. All of them may do so at once and be killed anywhere, because each step is a compare-and-set.
-Queues are closed first, because a gateway that stood still submits by what it read before. Then the registry's entry goes, and
-last the rollout, which keeps callers from a version that the entry still names. If a step fails, a gateway that is refused by a
-queue, although the registry names what it asks for, opens the queue again.
+Queues are closed first, for whoever stood still and submits by what it read before. Then the registry's entry goes, and the
+rollout last, which keeps callers from a version that the entry still names.
 """
 
 # D23: why a reset changes the rollout instead of deleting it. D142: closed queues.
@@ -18,7 +17,7 @@ import structlog
 
 from penstock.broker.partitions import all_unfinished, queues_of_model
 from penstock.broker.store import ops
-from penstock.broker.store.registry import StoredModel, StoredRollout
+from penstock.broker.store.registry import StoredModel, StoredRollout, drop_wish
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.job import model_of, queue_of
@@ -64,21 +63,26 @@ def _forget_versions(
     gone = over(stored.rollout, named, lambda version: _is_needed(store, queues, version, workers), now=now)
     if not gone:
         return
-    is_pruned = _prune_entry(store, model, entry, gone - named)
-    if is_pruned and store.swap_rollout(model, stored, stored.rollout.without(gone)):
+    if _prune_entry(store, model, entry, gone - named) and store.swap_rollout(model, stored, stored.rollout.without(gone)):
+        wish = store.profile_wishes().get(model)
+        if wish is not None and wish.version in gone - named:
+            store.run(drop_wish(model, wish))
         log.info(VERSIONS_FORGOTTEN, model=model, versions=sorted(gone - named))
     else:
         _reopen_loaded(store, model, queues, gone - named)
 
 
 def _reopen_loaded(store: RedisStore, model: str, queues: Sequence[str], gone: Set[str]) -> None:
-    """Somebody else changed the model meanwhile. If that loaded one of these versions again, its queues take jobs."""
-    closings = [store.retired(queue) for queue in queues]
+    """Somebody else changed the model meanwhile, and may have loaded one of these versions again."""
+    closed = {queue: store.retired(queue) for queue in queues}
     rollout = store.stored_rollouts().get(model, StoredRollout()).rollout
-    loaded = gone & (rollout.added.keys() - rollout.removed.keys())
-    for queue, closed in zip(queues, closings, strict=True):
-        for version in closed.keys() & loaded:
-            store.reopen(queue, version, closed[version])
+    reopen(store, closed, gone & (rollout.added.keys() - rollout.removed.keys()))
+
+
+def reopen(store: RedisStore, closed: Mapping[str, Mapping[str, int]], versions: Set[str]) -> None:
+    """`closed`: what `retired` said of each queue, before the registry was read."""
+    for queue, since in closed.items():
+        store.run_all([ops.reopen(queue, version, since[version]) for version in since.keys() & versions])
 
 
 def _prune_entry(store: RedisStore, model: str, entry: StoredModel, gone: Set[str]) -> bool:
