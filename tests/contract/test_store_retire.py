@@ -180,6 +180,7 @@ def test_nothing_that_names_a_retired_version_is_left_in_the_store(used: ModelQu
     assert used.store.sweep(used.name).collected
     assert used.store.retire(used.name, "v-9") == NOTHING
     assert mentions(client, used.name, "v-9") == {"learned"}
+    assert isinstance(used.store, RedisStore)
     assert list(used.store.learned_times(used.name)) == ["v-99 | cpu |  | 1"], "that of another version"
     assert 0 < client.ttl(f"ps:{{{used.name}}}:retired") <= 86_400
 

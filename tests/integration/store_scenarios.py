@@ -76,6 +76,7 @@ def retire(queue: ModelQueue) -> Act:
         queue.store.sweep(queue.name, gone=[worker])
     queue.finish(queue.take())
     queue.claim("w4", offer=True)
+    assert isinstance(queue.store, RedisStore)
     queue.store.keep_learned_times(queue.name, "1 | cpu |  | 1", KeptTimes({1: 0.1}, 1.0))
     return lambda: queue.store.retire(queue.name, "1")
 

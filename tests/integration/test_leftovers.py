@@ -244,13 +244,14 @@ def test_a_version_that_is_loaded_again_while_a_worker_forgets_it_takes_jobs(
 ) -> None:
     """The load ends before the worker closes the queues by what it had read."""
 
-    def load(*_: object) -> None:
+    def has_run_after_a_load(*args: Any) -> bool:
         stored = store.stored_rollouts()["m"]
         assert store.swap_rollout("m", stored, Rollout().load("20", {"source": "y.py"}))
+        return has_run(*args)
 
     has_run = forgotten_versions._has_run
     with monkeypatch.context() as pausing:
-        pausing.setattr(forgotten_versions, "_has_run", lambda *args: load() or has_run(*args))
+        pausing.setattr(forgotten_versions, "_has_run", has_run_after_a_load)
         forgotten_versions.forget(store, now=LATE)
     assert store.rollouts()["m"].added == {"20": {"source": "y.py"}}
     assert late(store) == "created"
