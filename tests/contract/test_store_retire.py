@@ -195,6 +195,20 @@ def test_a_slot_that_still_asks_for_a_retired_version_leaves_nothing_there(used:
     assert mentions(client, used.name, "v-9") == {"learned"}
 
 
+def test_a_message_of_celery_for_a_retired_version_is_handed_out_again(redis_url: str, model: str, client: Any) -> None:
+    """Regression: whatever became of its job, only a full queue kept it; a message that is lost has no answer."""
+    foreign = f"ps:{{{model}}}:foreign"
+    with closing(RedisStore(redis_url)) as store:
+        queue = ModelQueue(store, model, lambda: pytest.fail("not compared"))
+        client.zadd(foreign, {"a message": 0})
+        store.retire(model, "1")
+        assert status(queue, message=b"a message") is SubmitStatus.RETIRED
+        assert client.zcard(foreign) == 1
+        store.reopen(model, "1", store.retired(model)["1"])
+        assert status(queue, message=b"a message") is SubmitStatus.CREATED
+        assert client.zcard(foreign) == 0
+
+
 def killed_while_it_waited(queue: ModelQueue, *, version: str) -> None:
     """As a slot is whose worker gets SIGKILL: it has an offer in the store, and listens no more."""
     queue.claim("killed.0", version=version, offer=True)
