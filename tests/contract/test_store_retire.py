@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -17,6 +16,7 @@ from penstock.broker.store.sync import RedisStore
 from penstock.job import Call, Priority
 from tests.contract.model_queue import ModelQueue
 from tests.contract.test_store_hand_over import Listener
+from tests.eventually import eventually
 
 NOTHING = Unfinished(waiting=0, running=0)
 
@@ -107,9 +107,12 @@ def test_who_looked_before_the_last_closing_does_not_reopen_it(queue: ModelQueue
     """Such a caller read the registry before the version was unloaded once more."""
     queue.store.retire(queue.name, "1")
     since = queue.store.retired(queue.name)["1"]
-    while queue.store.retired(queue.name)["1"] == since:
-        time.sleep(0.001)
+
+    def is_closed_anew() -> bool:
         queue.store.retire(queue.name, "1")
+        return queue.store.retired(queue.name)["1"] > since
+
+    eventually(is_closed_anew)
     assert not queue.store.reopen(queue.name, "1", since)
     assert not queue.store.reopen(queue.name, "2", since)
     assert status(queue) is SubmitStatus.RETIRED
