@@ -19,7 +19,8 @@ class NewJob:
     `priority`, and waits in a line of its own. The job is DELAYED for `delay_s` seconds before it is queued; they are a part of
     `deadline_s`.
     `tags`: words by which its caller finds it, each without a comma. `words`: what extensions are to know of the job, by their
-    names; only the extension reads its word.
+    names; only the extension reads its word. `placing`: by which number of partitions its key was placed (`ModelInfo.placing`);
+    None: the key can be in no other queue.
     """
 
     id: JobId
@@ -41,6 +42,7 @@ class NewJob:
     delay_s: float = 0.0
     tags: tuple[str, ...] = ()
     words: Mapping[str, bytes | str] = field(default_factory=dict)
+    placing: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class SubmitStatus(StrEnum):
     EXISTING = "existing"  # same idempotency key, same fingerprint: `id` is the first job's
     KEY_REUSED = "key_reused"  # same idempotency key, other fingerprint: nothing stored
     FULL = "full"  # the queue is at its limit: nothing stored
+    RETIRED = "retired"  # the queue takes no jobs of this version, or none at all: nothing stored
+    MOVED = "moved"  # the key was placed by an older number of partitions: nothing stored
     QUOTA = "quota"  # the owner is at its limit of open jobs: nothing stored
     UNDELIVERED = "undelivered"  # too many events of the owner are still to be delivered: nothing stored
 

@@ -223,6 +223,8 @@ class ModelInfo:
     # New jobs go to the first `partitions` queues; the first `held` queues may still hold jobs (docs/production/scale.md).
     partitions: int = 1
     held: int = 1
+    # Grows whenever `partitions` changes; below 0 where a gateway knows only its own settings.
+    placing: int = 0
 
 
 def info_of_spec(spec: ModelSpec) -> ModelInfo:

@@ -194,7 +194,19 @@ local function keep_offer(p, args)
   local key = offers_of(p, args[@claim.version])
   local rest = table.concat({'', args[@claim.version], args[@claim.worker], unpack(args, @claim.nonce + 1, @claim.offer - 1)}, '\n') .. '\n'
   local kept = redis.call('HGET', key, args[@claim.worker])
-  if not kept or string.sub(kept, -#rest) ~= rest then redis.call('HSET', key, args[@claim.worker], args[@claim.nonce] .. rest) end
+  if kept and string.sub(kept, -#rest) == rest then return end
+  -- By its version, `reconcile` finds the offer if the slot is killed.
+  if redis.call('HSET', key, args[@claim.worker], args[@claim.nonce] .. rest) == 1 then
+    redis.call('SADD', p .. 'versions', args[@claim.version]) -- guard:offering
+  end
+end
+
+-- The slot waits: to be woken at this length of the queue, or for a submit that makes its next claim. No submit comes to a retired
+-- version, and what a slot leaves there would stay for ever.
+local function wait_here(p, args, length, may_offer)
+  if is_retired(p, args[@claim.version]) then return drop_offer(p, args) end -- guard:no_offer
+  ask_to_be_woken(p, length)
+  if may_offer then keep_offer(p, args) else drop_offer(p, args) end
 end
 
 -- Take one shard or none. Every shard that is queued wakes all slots, so no wake-up is asked for here.
@@ -220,8 +232,7 @@ function claim(keys, args, todo)
     local messages = hooks.claimed(p, now, false)
     local reply = head('', -1, now, tally, #messages, shards)
     append(reply, messages)
-    ask_to_be_woken(p, 1)
-    keep_offer(p, args)
+    wait_here(p, args, 1, true)
     return reply
   end
   local version, worker, limit, enough = args[@claim.version], args[@claim.worker], math.min(CLAIM_MAX, tonumber(args[@claim.limit])), tonumber(args[@claim.enough])
@@ -265,8 +276,7 @@ function claim(keys, args, todo)
     if shared and reason ~= 'solo' then pass_turns(p, version, jobs) end
     drop_offer(p, args) -- guard:once
   else
-    ask_to_be_woken(p, retry >= 0 and enough or 1)
-    if retry < 0 then keep_offer(p, args) else drop_offer(p, args) end
+    wait_here(p, args, retry >= 0 and enough or 1, retry < 0)
   end
   flush(p, todo)
   reply[@claim_head.depth] = depth(p) - parked

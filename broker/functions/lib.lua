@@ -40,6 +40,8 @@
 --   learned           hash    version, device, runtime and threads -> how long batches take there
 --   want              string  queue length at which an idle worker asked to be woken
 --   offers:<version>  hash    idle worker -> the claim that the next submit may make for it (see hand_over)
+--   retired           zset    version -> since when the queue takes no jobs of it; '' = of any (see retire)
+--   placing           string  the least number that a job with an idempotency key may have been placed by (see retire)
 -- The ticket lists `penstock.{queue}`, ...\x06\x166 and ...\x06\x169 hold one ticket per waiting job of band 0 (with solo), 6 and 9.
 
 local WEIGHT = 4398046511104 -- 2^42: above any Unix time in ms until the year 2109
@@ -58,7 +60,7 @@ local PAST_FIRST, PAST_LAST = 3, 5
 local SMALL = 64 -- hash-max-listpack-value: a longer field would cost the record its compact form
 local TOMB_MIN_MS, TOMB_MAX_MS = 60000, 86400000
 
-local flush, complete, claim, release_one, hand_over, clear_lists -- below
+local flush, complete, claim, release_one, hand_over, clear_lists, unfinished -- below
 local NOTHING = {}
 local hooks = {} -- the points at which extensions are called (broker/store/hooks.py)
 

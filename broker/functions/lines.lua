@@ -40,6 +40,12 @@ local function turns_of(p, version, band) return p .. 'turns:' .. version .. ':'
 
 local function offers_of(p, version) return p .. 'offers:' .. version end
 
+-- Whether the queue takes no jobs of this version.
+local function is_retired(p, version)
+  if redis.call('EXISTS', p .. 'retired') == 0 then return false end
+  return redis.call('ZSCORE', p .. 'retired', version) or redis.call('ZSCORE', p .. 'retired', '')
+end
+
 local function drop_offer(p, args) return redis.call('HDEL', offers_of(p, args[1]), args[2]) end
 
 -- Wake the slots if the queue has the length that an idle slot asked for, or if shards came: only a wake-up tells slots of shards.
@@ -101,4 +107,20 @@ local function dequeue(p, serial, job)
     return 'solo'
   end
   if redis.call('ZREM', p .. 'delayed', serial) == 1 then return 'delayed' end
+end
+
+local NAMES_AT_ONCE = 1000 -- Lua passes at most about 8,000 values to one command
+
+-- Those of these slots whose own channel has no subscriber: their process has ended, or lost its link a moment ago.
+local function without_subscriber(p, workers)
+  local missing = {}
+  for from = 1, #workers, NAMES_AT_ONCE do
+    local channels = {}
+    for i = from, math.min(from + NAMES_AT_ONCE - 1, #workers) do channels[#channels + 1] = p .. 'worker:' .. workers[i] end
+    local subscribers = redis.call('PUBSUB', 'SHARDNUMSUB', unpack(channels))
+    for i = 2, #subscribers, 2 do
+      if tonumber(subscribers[i]) == 0 then missing[#missing + 1] = workers[from + i / 2 - 1] end
+    end
+  end
+  return missing
 end

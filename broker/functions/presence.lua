@@ -127,21 +127,7 @@ register('identity', identity, {'allow-oom'})
 -- Sweepers share what they saw: a sweeper that died or froze between the two looks at a missing holder is replaced by whichever
 -- comes first once its time is over. A holder comes back into view if it subscribes again before the second look.
 -- D5: docs/design/leases-and-losses.md
-local NAMES_AT_ONCE = 1000 -- Lua passes at most about 8,000 values to one command
 local LOOKS_REMEMBERED = 4 -- a missing holder must be seen missing again soon, or after a pause of the store all would be gone
-
-local function without_subscriber(p, workers)
-  local missing = {}
-  for from = 1, #workers, NAMES_AT_ONCE do
-    local channels = {}
-    for i = from, math.min(from + NAMES_AT_ONCE - 1, #workers) do channels[#channels + 1] = p .. 'worker:' .. workers[i] end
-    local subscribers = redis.call('PUBSUB', 'SHARDNUMSUB', unpack(channels))
-    for i = 2, #subscribers, 2 do
-      if tonumber(subscribers[i]) == 0 then missing[#missing + 1] = workers[from + i / 2 - 1] end
-    end
-  end
-  return missing
-end
 
 local function missing_since(p)
   local all, since = redis.call('HGETALL', p .. 'missing'), {}

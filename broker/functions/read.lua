@@ -158,7 +158,7 @@ end
 -- unfinished: the jobs of a version that have not ended, counted at one moment, so that a job that moves in between is not missed.
 -- ARGS: version
 -- REPLY: waiting (delayed ones included; those of any version if they are many), leased
-local function unfinished(keys, args)
+function unfinished(keys, args)
   local p, version, leased = keys[1], args[1], 0
   local waiting = delayed_of(p, version) + redis.call('ZCARD', p .. 'solo:' .. version)
   for _, line in ipairs(all_lines_of(p, version)) do waiting = waiting + redis.call('ZCARD', line) end

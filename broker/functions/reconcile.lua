@@ -1,7 +1,7 @@
 -- reconcile: compare records with their indexes and mend what disagrees. Every count but `scanned` must stay 0.
 -- ARGS: cursor ('0' starts), limit (RECONCILE_MAX at most)
 -- REPLY: next cursor ('0' = done), scanned, mended orphans, tickets added or taken away, records that were gone
--- LARGEST: RECONCILE_MAX records, as many entries of lists; looks once at each line
+-- LARGEST: RECONCILE_MAX records, as many entries of lists; looks once at each line and at each slot that waits
 local RECONCILE_MAX = 1000
 
 local function has_place(p, serial, job)
@@ -111,6 +111,14 @@ local function mend_tickets(p)
   return mended
 end
 
+-- An offer is of use while its slot listens. One that was killed while it waited held no job, so no sweep meets it.
+local function drop_dead_offers(p)
+  for _, version in ipairs(redis.call('SMEMBERS', p .. 'versions')) do
+    local offers = offers_of(p, version)
+    send('HDEL', offers, without_subscriber(p, redis.call('HKEYS', offers))) -- guard:dead_offers
+  end
+end
+
 local function reconcile(keys, args, todo)
   local p, now, limit = keys[1], now_ms(), math.min(RECONCILE_MAX, tonumber(args[2]))
   local from = args[1] == '0' and '-' or '(' .. args[1]
@@ -137,6 +145,7 @@ local function reconcile(keys, args, todo)
     end
   end
   clear_lines(p, gone)
+  drop_dead_offers(p)
   local mended = 0
   if args[1] == '0' or orphans + #gone > 0 then mended = mend_tickets(p) end
   count(todo, 'repaired', orphans + listless + mended)

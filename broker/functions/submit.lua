@@ -3,9 +3,10 @@
 --       deadline ms from now, result ttl ms, owner, media, input, blob, idempotency digest, fingerprint,
 --       terms (most attempts and most crashes), watch, most open jobs of the owner (0 = no limit), call ('' | explain | shard),
 --       trace context, serial of the replayed job, delay ms (0 = none; else the job is put aside until then),
---       tags (joined by commas); then, mostly left out, the words, one for each extension that takes part in submits, which alone
---       reads it
--- REPLY: depth; per job: created | existing | key_reused | full | quota, or the status with which an extension refuses it; serial
+--       tags (joined by commas), placing (which number of partitions placed its key; '' = it can be in no other queue); then, mostly
+--       left out, the words, one for each extension that takes part in submits, which alone reads it
+-- REPLY: depth; per job: created | existing | key_reused | retired (the queue takes no job of the version) | moved (an older number of
+--        partitions placed the key) | full | quota, or the status with which an extension refuses it; serial
 -- LARGEST: SUBMIT_MAX jobs
 -- Without allow-oom: at maxmemory this function is refused and admission stops, while finish and release still pass.
 -- A run that began before the deadline may end after it. The key outlives the result, or a repeat would make a second job.
@@ -19,13 +20,25 @@ local function known(p, call, digest, fingerprint)
   return string.sub(first, 27) == fingerprint and 'existing' or 'key_reused', string.sub(first, 1, 26)
 end
 
--- The serials that are stored already: their submit is repeated after a lost reply. Usually one call shows that there are none.
-local function repeated(p, args, stride)
-  local keys, stored = {}, {}
+-- The serials that are stored already, because their submit is repeated after a lost reply; and the versions that are retired.
+-- Usually one call shows that there are none.
+local function known_before(p, args, stride)
+  local keys, stored, retired = {p .. 'retired'}, {}, {}
   for i = @submit.first, #args, stride do keys[#keys + 1] = p .. 'job:' .. args[i] end
-  if redis.call('EXISTS', unpack(keys)) == 0 then return stored end
+  local found = redis.call('EXISTS', unpack(keys))
+  if found == 0 then return stored, retired end
+  local closed = redis.call('ZRANGE', p .. 'retired', 0, -1)
+  for _, version in ipairs(closed) do retired[version] = true end
+  if found == 1 and #closed > 0 then return stored, retired end
   for i = @submit.first, #args, stride do stored[args[i]] = redis.call('EXISTS', p .. 'job:' .. args[i]) == 1 end
-  return stored
+  return stored, retired
+end
+
+-- Whether the key was placed by an older number of partitions than the one in force, by which a repeat may lie elsewhere.
+local function is_moved(p, call, placing)
+  if placing == '' then return false end
+  call.placing = call.placing or tonumber(redis.call('GET', p .. 'placing') or 0)
+  return tonumber(placing) < call.placing -- guard:placing
 end
 
 -- Fields that most jobs leave empty, and their positions behind the serial. An absent field means empty (or 0), which saves bytes
@@ -170,7 +183,9 @@ local function decide(p, todo, now, i, args, call)
   if status then return status, first end
   if call.before[serial] then return 'existing', serial end
   local refused
-  if is_full(p, call, call.depth, tonumber(args[@submit.max_depth]), args[i + @submit.delay]) then refused = 'full'
+  if call.retired[''] or call.retired[args[i + @submit.version]] then refused = 'retired' -- guard:retired
+  elseif is_moved(p, call, args[i + @submit.placing]) then refused = 'moved'
+  elseif is_full(p, call, call.depth, tonumber(args[@submit.max_depth]), args[i + @submit.delay]) then refused = 'full'
   elseif spent(p, call, owner, tonumber(args[i + @submit.most_open])) then refused = 'quota'
   elseif call.told then refused = hooks.asked(p, args, i + @submit.words, owner, call)
   end
@@ -200,7 +215,8 @@ local function submit(keys, args, todo)
   local p, now = keys[1], now_ms()
   local waiting, reply = depth(p), {0}
   -- The decisions on all jobs of the call, before any is stored. `waiting`: the depth before the call, `depth` with its own jobs.
-  local call = {places = {}, joined = {}, keys = {}, opened = {}, drafts = {}, index = {}, before = repeated(p, args, stride),
+  local before, retired = known_before(p, args, stride)
+  local call = {places = {}, joined = {}, keys = {}, opened = {}, drafts = {}, index = {}, before = before, retired = retired,
     waiting = waiting, depth = waiting, delayed = 0, told = told}
   for i = @submit.first, #args, stride do
     reply[#reply + 1], reply[#reply + 2] = decide(p, todo, now, i, args, call)

@@ -1,5 +1,5 @@
 -- swap: replace one entry of a hash, unless another process changed it first.
--- KEYS: the hash of all rollouts, of all drained workers or of all models
+-- KEYS: the hash of all rollouts, of all drained workers, of all models or of all requests for profiles
 -- ARGS: entry, the text as it was read ('' = none), the new text ('' = remove the entry)
 -- REPLY: 1 (replaced) | 0 (changed meanwhile)
 -- LARGEST: one entry

@@ -129,7 +129,8 @@ local function waiting_versions(p)
   if #versions <= FEW_VERSIONS then return versions end
   local waiting = {}
   for _, version in ipairs(versions) do
-    if is_waited_for(p, version) then waiting[#waiting + 1] = version else redis.call('SREM', p .. 'versions', version) end
+    if is_waited_for(p, version) then waiting[#waiting + 1] = version
+    elseif redis.call('EXISTS', offers_of(p, version)) == 0 then redis.call('SREM', p .. 'versions', version) end -- guard:offered
   end
   return waiting
 end

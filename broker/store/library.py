@@ -40,6 +40,7 @@ ORDER = (
     "lists",
     "reconcile",
     "read",
+    "retire",
     "presence",
     "swap",
     "keys",

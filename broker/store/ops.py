@@ -295,6 +295,27 @@ def unfinished(queue: str, version: str) -> Operation[Unfinished]:
     return Operation("unfinished", prefix(queue), [version], lambda reply: Unfinished(*map(int, reply)))
 
 
+def retire(queue: str, version: str = "") -> Operation[Unfinished]:
+    """Close the queue for jobs of a version, empty: of any; unless there are unfinished ones, or else records (`waiting`)."""
+    return Operation("retire", prefix(queue), [version], lambda reply: Unfinished(*map(int, reply)))
+
+
+def retired(queue: str) -> Command[dict[str, int]]:
+    """Since when (Unix ms) the queue is closed, by version."""
+    words = ("ZRANGE", f"{prefix(queue)}retired", 0, -1, "WITHSCORES")
+    return Command(words, lambda reply: {name.decode(): int(at) for name, at in zip(reply[::2], reply[1::2], strict=True)})
+
+
+def reopen(queue: str, version: str, since: int) -> Operation[bool]:
+    """End the closing that `retired` showed, which is to be read before the registry; False if it is another one now."""
+    return Operation("reopen", prefix(queue), [version, since], bool)
+
+
+def advance(queue: str, placing: int) -> Operation[Any]:
+    """Refuse keys that were placed by an older number of partitions (`ModelInfo.placing`)."""
+    return Operation("advance", prefix(queue), [placing], replies.text_reply)
+
+
 def collected_owner(job: JobId) -> Command[str | None]:
     """The owner of a collected job, while its tombstone lives; else None."""
     return Command(("GET", f"{prefix(job.queue)}tomb:{job.serial}"), replies.text_reply)
@@ -358,6 +379,7 @@ def _submit_item(job: NewJob) -> SubmitItem:
         replay_of=job.replay_of.serial if job.replay_of else "",
         delay=ms(job.delay_s),
         tags=",".join(job.tags),
+        placing="" if job.placing is None or not job.idempotency_key else job.placing,
     )
 
 

@@ -44,6 +44,7 @@ class SubmitItem(NamedTuple):
     replay_of: Arg
     delay: Arg
     tags: Arg
+    placing: Arg
 
 
 class ClaimArgs(NamedTuple):

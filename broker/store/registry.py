@@ -250,6 +250,11 @@ def wish_profile(model: str, wish: ProfileWish) -> Command[None]:
     return Command(("HSET", PROFILES_KEY, model, msgspec.json.encode(wish)), _nothing)
 
 
+def drop_wish(model: str, wish: ProfileWish) -> Operation[bool]:
+    """Forget this request, unless another one has replaced it."""
+    return Operation("swap", PROFILES_KEY, [model, msgspec.json.encode(wish), b""], bool)
+
+
 def note_refused(model: str, now: float) -> Command[None]:
     """`now` is by the store's clock."""
     return Command(("HSET", REFUSED_KEY, model, int(now * 1000)), _nothing)

@@ -243,8 +243,10 @@ async def change_rollout(store: AsyncStore, model: str, change: Change) -> None:
 
 
 def _joined(known: ModelInfo | None, fresh: ModelInfo) -> ModelInfo:
-    """The new model, with removed versions that still finish their jobs."""
-    return replace(fresh, versions={**(known.versions if known else {}), **fresh.versions})
+    """The new model, with removed versions that still finish their jobs, and with its queues."""
+    known = known or fresh
+    versions = {**known.versions, **fresh.versions}
+    return replace(fresh, versions=versions, partitions=known.partitions, held=known.held, placing=known.placing)
 
 
 def _changed_by_others(model: str) -> Conflict:

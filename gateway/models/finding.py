@@ -19,10 +19,12 @@ def merged(declared: ModelInfo | None, stored: ModelInfo | None) -> ModelInfo:
 
     A handler's own policy is known only once a worker has loaded the handler.
     """
-    if declared is None or stored is None:
-        known = declared or stored
-        assert known is not None
-        return known
+    if stored is None:
+        assert declared is not None
+        # D142: the store says how many partitions there are, and no key is placed until it has.
+        return replace(declared, placing=-1)
+    if declared is None:
+        return stored
     loaded = {version: info for version, info in stored.versions.items() if info is not None}
     policy = stored.policy if loaded else declared.policy
     return replace(
@@ -32,8 +34,9 @@ def merged(declared: ModelInfo | None, stored: ModelInfo | None) -> ModelInfo:
         # A gateway without settings for these follows the workers, so that every queue is known to a worker.
         request_headers=declared.request_headers or stored.request_headers,
         query=declared.query or stored.query,
-        partitions=min(declared.partitions, stored.held) if declared.partitions > 1 else stored.partitions,
+        partitions=stored.partitions,
         held=stored.held,
+        placing=stored.placing,
     )
 
 

@@ -1,4 +1,8 @@
-"""Finds the partition and version of a repeat's first job, and a partition's share of the limits."""
+"""Finds the partition and version of a repeat's first job, a partition's share of the limits, and another place for a job that
+its queue refused because the registry has changed.
+"""
+
+# D142: docs/design/store.md
 
 from __future__ import annotations
 
@@ -6,10 +10,11 @@ import asyncio
 from dataclasses import replace
 
 from penstock.broker.partitions import numbers_of_key, share
-from penstock.broker.records import NewJob
+from penstock.broker.records import NewJob, SubmitStatus
+from penstock.broker.store import ops
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.ops import first_job
-from penstock.gateway.models.registry import ModelEntry, VersionEntry
+from penstock.gateway.models.registry import ModelEntry, ModelRegistry, VersionEntry
 from penstock.job import JobId, queue_of
 from penstock.model_spec import ModelInfo
 
@@ -26,6 +31,33 @@ async def placed(store: AsyncStore, info: ModelInfo, job: NewJob) -> tuple[NewJo
             job = replace(job, id=job.id._replace(partition=first.partition))
     most_open = share(job.max_open_jobs, info.partitions)
     return replace(job, max_open_jobs=most_open), share(info.limits.max_queue_depth, info.partitions)
+
+
+async def placed_anew(
+    store: AsyncStore, registry: ModelRegistry, job: NewJob, refusal: SubmitStatus
+) -> tuple[ModelEntry, NewJob]:
+    """The model as it is now, and the job with its place there, after its queue refused it as `RETIRED` or `MOVED`.
+
+    Raises `NotFound` if the version is no longer served, and `StoreUnavailable`.
+    """
+    # Before the registry is read: only these closings does it answer for.
+    closed = await store.send(ops.retired(job.id.queue))
+    await registry.refresh()
+    stored = registry.stored(job.id.model)
+    if stored.info is None:
+        await registry.announce()
+    elif refusal is SubmitStatus.MOVED and stored.info.placing == job.placing:
+        # A worker was lost while it changed the number of partitions: the number stays.
+        await store.swap_model(stored, replace(stored.info, placing=stored.info.placing + 1))
+    await registry.refresh()
+    entry, _ = await registry.find(job.id.model, job.version)
+    is_open = job.id.partition < entry.info.partitions
+    for version in closed.keys() & ({job.version, ""} if is_open else {job.version}):
+        await store.run(ops.reopen(job.id.queue, version, closed[version]))
+    if job.replay_of is not None or (is_open and not job.idempotency_key):
+        return entry, job
+    wanted = entry.backlog.new_job_id(entry.info, owner=job.owner, key=job.idempotency_key)
+    return entry, replace(job, id=job.id._replace(partition=wanted.partition), placing=entry.info.placing)
 
 
 async def first_of_key(store: AsyncStore, info: ModelInfo, *, owner: str, key: str) -> JobId | None:

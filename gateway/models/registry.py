@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import jsonschema_rs
@@ -126,7 +126,7 @@ class ModelRegistry:
         """Knows the declared models even if the store cannot be reached; refreshes until `close`."""
         self._rebuild({}, [])
         try:
-            await self._announce()
+            await self.announce()
             await self.refresh()
         except StoreUnavailable as error:
             log.warning("registry_blind", reason=error.message)
@@ -237,15 +237,14 @@ class ModelRegistry:
         finally:
             self._measuring.discard(entry.name)
 
-    async def _announce(self) -> None:
+    async def announce(self) -> None:
         """Announce the declared models to other gateways without overwriting what workers announced."""
         stored = await self._store.models()
         for name, declared in self._declared.items():
             announced = stored.get(name, StoredModel())
-            wanted = merged(declared, announced.info)
-            wanted = replace(wanted, held=max(wanted.held, declared.partitions))
             known = announced.info
-            if known is None or known.held < wanted.held or not declared.versions.keys() <= known.versions.keys():
+            wanted = declared if known is None else merged(declared, known)
+            if known is None or not declared.versions.keys() <= known.versions.keys():
                 # If another gateway was quicker, its announcement is enough: each gateway has its versions in its own settings.
                 await self._store.swap_model(announced, wanted)
 
@@ -256,7 +255,7 @@ class ModelRegistry:
                 await self.refresh()
                 # The store may have been unreachable at the start, or may come back empty later.
                 if not self._declared.keys() <= self._stored.keys() | self.rollouts.keys():
-                    await self._announce()
+                    await self.announce()
                 for part in self.parts:
                     if part.on_refresh is not None:
                         await part.on_refresh(self)

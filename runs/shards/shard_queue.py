@@ -137,7 +137,11 @@ class ShardQueue:
         answers = self._store.submit(jobs, max_depth=self._terms.max_queue_depth)
         refused = {answer.id: answer.status for answer in answers if answer.status not in _STORED}
         self._open.update((job, piece) for job, piece in batch if job not in refused)
-        self._waiting = deque((job, piece) for job, piece in batch if job in refused)
+        # A partition that the model had when the run began may be closed by now; the first one stays.
+        closed = {job for job, status in refused.items() if status is SubmitStatus.RETIRED}
+        self._waiting = deque(
+            (job._replace(partition=0) if job in closed else job, piece) for job, piece in batch if job in refused
+        )
         self._after_submit(set(refused.values()))
 
     def _after_submit(self, refusals: set[SubmitStatus]) -> None:
@@ -146,6 +150,10 @@ class ShardQueue:
             self.note = ""
         elif SubmitStatus.QUOTA in refusals:
             self._back_off("the owner of this run has reached the limit of open jobs")
+        elif SubmitStatus.RETIRED in refusals:
+            self._back_off(
+                f"{self._terms.model} takes no jobs of version {self._terms.version}: load it again, or cancel the run"
+            )
         else:
             self._back_off(f"the queue of {self._terms.model} is full")
 

@@ -233,11 +233,20 @@ def test_a_whole_model_is_unloaded_when_its_waiting_jobs_have_ended_and_can_be_l
     eventually(lambda: not stack.slots("leaving"))
     with pytest.raises(NotFound):
         client.rollout("leaving")
+    assert "1" in closings(stack, "leaving")
     client.load_version("leaving", "1", "v3.py", settings={"slots": 0})
     assert stack.version("leaving")["workers"] == 0
     client.scale_model("leaving", 1)
     eventually(lambda: stack.version("leaving")["state"] == "reached", timeout_s=60.0)
+    # The worker opens the queue, for those who submit without a gateway: pipelines, runs, Celery's clients.
+    eventually(lambda: not closings(stack, "leaving"))
     assert stack.answer("leaving") == "version 3"
+
+
+def closings(stack: RolloutStack, queue: str) -> set[str]:
+    """The versions of which the queue takes no jobs."""
+    with closing(RedisStore(stack.redis_url)) as store:
+        return set(store.retired(queue))
 
 
 @at_once

@@ -91,6 +91,14 @@ def test_a_job_without_a_webhook_pays_nothing_for_events(queue: ModelQueue, clie
     )
 
 
+def test_only_a_key_asks_by_which_number_of_partitions_it_was_placed(queue: ModelQueue, client: Any) -> None:
+    """D142: and where nothing was closed, a submit asks for nothing more."""
+    plain, keyed = queue.new(placing=0), queue.new(idempotency_key="k", placing=0)
+    reads = commands(client, lambda: queue.put(plain), only="get")
+    assert commands(client, lambda: queue.put(keyed), only="get") == reads + 2, "its first job, and the number"
+    assert commands(client, lambda: queue.put(queue.new()), only="zrange") == 0
+
+
 def test_a_closed_endpoint_costs_a_take_no_more_the_more_events_wait(queue: ModelQueue, client: Any) -> None:
     deliverer = Deliverer(queue)
     ended(queue)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
 from penstock.broker.records import SubmitStatus
 from penstock.extensions.webhooks.contract import AttemptEnd, EventSettled, EventState
 from penstock.extensions.webhooks.webhook import Webhook
-from penstock.job import JobId
+from penstock.job import JobId, JobState
 from tests.contract.hooked import DELIVERED, GONE, HOOK, LONG, NO_TIME, REFUSED, Deliverer, again, ended, report_progress
 from tests.contract.model_queue import ModelQueue
+from tests.contract.test_store_hand_over import Listener
 
 # The oracle knows no webhooks.
 pytestmark = pytest.mark.parametrize("store", ["redis"], indirect=True)
@@ -135,6 +137,16 @@ def test_an_end_of_which_nobody_wants_to_hear_makes_no_event_and_holds_nothing(q
 
 
 # --- leases -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_ends_in_the_call_of_its_submit_holds_no_place_of_its_owner(queue: ModelQueue) -> None:
+    # Regression: a job past its deadline that met a waiting slot ended before it was counted as pending, and counted for ever.
+    with closing(Listener(queue, "w1")):
+        queue.claim("w1", offer=True)
+        job = queue.submit(owner="a", deadline_s=0.0, webhook=Webhook("https://a.example/", "s", 1))
+    assert queue.read(job).state is JobState.EXPIRED
+    assert queue.dump().events[job.serial].places == frozenset()
+    assert queue.put(queue.new(owner="a", webhook=Webhook("https://a.example/", "s", 1))).status is SubmitStatus.CREATED
 
 
 def test_an_event_that_was_taken_is_not_taken_again_while_its_lease_lasts(queue: ModelQueue) -> None:

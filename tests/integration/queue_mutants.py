@@ -7,12 +7,73 @@ from tests.contract import test_store_delays as delaying
 from tests.contract import test_store_hand_over as handing
 from tests.contract import test_store_owners as owning
 from tests.contract import test_store_read as reading
+from tests.contract import test_store_retire as retiring
 from tests.contract import test_store_settle as settling
 from tests.contract import test_store_shards as sharding
 from tests.contract import test_store_sweep as sweeping
 from tests.contract import test_store_tags as tagging
 from tests.contract import test_store_turns as turning
 from tests.integration.mutant import Mutant, by_slot
+
+RETIRED = [
+    Mutant(
+        "a retired version gets jobs",
+        "guard:retired",
+        "  if false then refused = ''",
+        retiring.test_a_retired_version_gets_no_jobs_and_others_do,
+    ),
+    Mutant(
+        "a queue is closed over its jobs",
+        "guard:retire_empty",
+        "",
+        retiring.test_a_version_is_not_retired_while_a_job_may_come_back_to_its_line,
+    ),
+    Mutant(
+        "anybody opens a queue",
+        "guard:reopen",
+        "",
+        retiring.test_who_looked_before_the_last_closing_does_not_reopen_it,
+    ),
+    Mutant(
+        "a slot waits where no job can come",
+        "guard:no_offer",
+        "",
+        retiring.test_a_slot_of_a_retired_version_leaves_no_offer,
+    ),
+    Mutant(
+        "a key may lie in two queues",
+        "guard:placing",
+        "  return false",
+        retiring.test_a_key_that_an_older_number_placed_is_refused_and_a_repeat_still_meets_its_first_job,
+    ),
+    Mutant(
+        "an older number of partitions comes back",
+        "guard:advance",
+        "  redis.call('SET', key, args[1])",
+        retiring.test_a_key_that_an_older_number_placed_is_refused_and_a_repeat_still_meets_its_first_job,
+    ),
+]
+
+OFFERS = [
+    Mutant(
+        "offers of killed slots stay",
+        "guard:dead_offers",
+        "",
+        retiring.test_offers_of_killed_slots_are_dropped_and_those_of_slots_that_listen_stay,
+    ),
+    Mutant(
+        "an offer without a job is not looked at",
+        "guard:offering",
+        "",
+        retiring.test_offers_of_killed_slots_are_dropped_and_those_of_slots_that_listen_stay,
+    ),
+    Mutant(
+        "a version with offers is forgotten",
+        "guard:offered",
+        "    else redis.call('SREM', p .. 'versions', version) end",
+        retiring.test_offers_are_found_where_a_queue_has_many_versions,
+    ),
+]
 
 TURNS = [
     Mutant(

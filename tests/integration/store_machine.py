@@ -33,6 +33,8 @@ from penstock.broker.records import (
     Report,
     Reported,
     Settled,
+    SubmitStatus,
+    Unfinished,
 )
 from penstock.broker.store.sync import RedisStore
 from penstock.broker.store.wake_ups import handed_over
@@ -292,6 +294,16 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(gone=st.sampled_from([[], ["w1"], ["w2"], ["w1", "w2"]]))
     def sweep(self, gone: list[str]) -> None:
         self.both(lambda store: store.sweep(self.model, gone=gone))
+
+    @rule(version=st.sampled_from(["1", ""]))
+    def retire(self, version: str) -> None:
+        """Close the queue if nothing keeps it open, ask it for a job, and open it again, so that the walk goes on."""
+        left = self.both(lambda store: store.retire(self.model, version))
+        new = NewJob(new_job_id(self.model), "1", OUTPUT, deadline_s=1_000.0)
+        [answer] = self.both(lambda store: store.submit([new]))
+        assert (answer.status is SubmitStatus.RETIRED) == (left == Unfinished(0, 0))
+        self.follow_hand_over()
+        self.both(lambda store: store.reopen(self.model, version, store.retired(self.model).get(version, -1)))
 
     @rule()
     def reconcile(self) -> None:

@@ -13,7 +13,7 @@ from tests.contract import test_store_settle as settling
 from tests.contract import test_store_submit as submitting
 from tests.contract import test_store_sweep as sweeping
 from tests.integration.mutant import Mutant, by_finish, by_run, by_store
-from tests.integration.queue_mutants import DELAYS, HAND_OVER, INDEXES, OWNERS, SHARDS, TAGS, TURNS
+from tests.integration.queue_mutants import DELAYS, HAND_OVER, INDEXES, OFFERS, OWNERS, RETIRED, SHARDS, TAGS, TURNS
 from tests.integration.webhook_mutants import WEBHOOKS
 
 TOKENS = [
@@ -283,5 +283,7 @@ MUTANTS = [
     *LIMITS,
     *SUSPECTS,
     *TURNS,
+    *RETIRED,
+    *OFFERS,
     *INDEXES,
 ]

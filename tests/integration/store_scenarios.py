@@ -8,6 +8,7 @@ from contextlib import closing
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import Ending, GiveBack, NewJob, Report
 from penstock.broker.store import ops
+from penstock.broker.store.registry import KeptTimes
 from penstock.broker.store.sync import RedisStore
 from penstock.extensions.webhooks.contract import AttemptEnd, EventOutcome
 from penstock.extensions.webhooks.webhook import Webhook
@@ -65,6 +66,35 @@ def claim_in_one_line(queue: ModelQueue) -> Act:
     for deadline_s in (0.0, 5.0, 1_000.0, 1_000.0):
         queue.submit(deadline_s=deadline_s)
     return lambda: queue.claim("w1", limit=2, min_slack_s=10.0)
+
+
+def retire(queue: ModelQueue) -> Act:
+    """Of the version, turns and an offer are left, what is learned of it, and the clock of its suspects."""
+    queue.submit(owner="a")
+    for worker in ("w2", "w3"):
+        queue.claim(worker)
+        queue.store.sweep(queue.name, gone=[worker])
+    queue.finish(queue.take())
+    queue.claim("w4", offer=True)
+    assert isinstance(queue.store, RedisStore)
+    queue.store.keep_learned_times(queue.name, "1 | cpu |  | 1", KeptTimes({1: 0.1}, 1.0))
+    return lambda: queue.store.retire(queue.name, "1")
+
+
+def retire_all(queue: ModelQueue) -> Act:
+    job = queue.leased()
+    queue.finish(job)
+    queue.store.forget([job.id])
+    return lambda: queue.store.retire(queue.name)
+
+
+def reopen(queue: ModelQueue) -> Act:
+    queue.store.retire(queue.name, "1")
+    return lambda: queue.store.reopen(queue.name, "1", queue.store.retired(queue.name)["1"])
+
+
+def advance(queue: ModelQueue) -> Act:
+    return lambda: queue.store.advance(queue.name, 2)
 
 
 def claim_a_suspect(queue: ModelQueue) -> Act:
@@ -226,6 +256,10 @@ SCENARIOS: list[Callable[[ModelQueue], Act]] = [
     submit_to_a_waiting_slot,
     claim,
     claim_in_one_line,
+    retire,
+    retire_all,
+    reopen,
+    advance,
     claim_a_suspect,
     claim_a_shard,
     finish,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import redis
@@ -43,8 +44,9 @@ def test_single_slots_of_many_workers_are_at_home_everywhere_too() -> None:
 
 def test_no_worker_forgets_a_partition_that_another_one_announced() -> None:
     known = ModelInfo("m", partitions=4, held=4)
-    assert announced(ModelInfo("m", partitions=2, held=2), known) == ModelInfo("m", partitions=2, held=4)
-    assert announced(ModelInfo("m", partitions=8, held=8), known) == ModelInfo("m", partitions=8, held=8)
+    assert announced(ModelInfo("m", partitions=2, held=2), known) == ModelInfo("m", partitions=2, held=4, placing=1)
+    assert announced(ModelInfo("m", partitions=8, held=8), known) == ModelInfo("m", partitions=8, held=8, placing=1)
+    assert announced(ModelInfo("m", partitions=4, held=4), replace(known, placing=7)) == replace(known, placing=7)
     assert swept_queues(["m", "new"], {"m": known}) == [*queues_of("m", 4), "new"]
 
 

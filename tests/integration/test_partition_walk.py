@@ -1,5 +1,6 @@
 """Random histories over three partitions on a real server: slots that claim, steal and are killed, repeats, cancels, and
-another number of partitions. Every job ends once, and the invariants hold in each queue.
+another number of partitions, of which some gateways have not heard. Every job ends once, a key has one job, and the invariants
+hold in each queue.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.partitions import numbers_of_key, queues_of_model
 from penstock.broker.records import Ending, NewJob, SubmitStatus
-from penstock.broker.store.ops import first_job
+from penstock.broker.store.ops import advance, first_job
 from penstock.broker.store.sync import RedisStore
 from penstock.broker.store.wake_ups import WakeUps
 from penstock.job import JobId, JobState, Payload, queue_of
 from penstock.model_spec import BatchPolicy, ModelInfo, ModelSpec
-from penstock.workers.fleet.announce import claimed_from
+from penstock.workers.fleet.announce import announced, claimed_from
 from penstock.workers.slot.batch import Batch, release
 from penstock.workers.slot.child.in_flight import InFlight
 from penstock.workers.slot.claims import Claims
@@ -96,8 +97,9 @@ class Walk:
     def __init__(self, url: str, folder: Path, seed: int) -> None:
         self.url, self.folder, self.chance = url, folder, random.Random(seed)
         self.model = f"m{uuid.uuid4().hex[:12]}"
-        self.info = ModelInfo(self.model, partitions=MOST, held=MOST)
         self.store, self.client = RedisStore(url), redis.Redis.from_url(url)
+        self.info = ModelInfo(self.model)
+        self.looked: list[NewJob] = []
         self.jobs: list[JobId] = []
         self.keys: dict[str, JobId] = {}
         self.claimed = Counter[str]()
@@ -105,21 +107,39 @@ class Walk:
         self.born = len(self.slots)
 
     def step(self) -> None:
-        moves = [self.submit] * 6 + [self.turn] * 6 + [self.end] * 4 + [self.cancel, self.resize, self.give_back, self.kill]
+        moves = (
+            [self.submit] * 6
+            + [self.turn] * 6
+            + [self.end] * 4
+            + [self.cancel, self.resize, self.resize, self.give_back, self.kill]
+        )
         self.chance.choice(moves)()
 
     def submit(self) -> None:
+        """A gateway looks for the key's first job, and submits, at once or only after other steps."""
         key = self.chance.choice(["", "", *KEYS[:4], *KEYS])
-        job = NewJob(Backlog().new_job_id(self.info, owner="", key=key), "1", OUTPUT, idempotency_key=key, fingerprint=key)
+        self.looked.append(self.placed(key))
+        while len(self.looked) > 3:
+            self.send(self.looked.pop(self.chance.randrange(len(self.looked))))
+
+    def send(self, job: NewJob) -> None:
+        [answer] = self.store.submit([job])
+        if answer.status is SubmitStatus.MOVED:
+            [answer] = self.store.submit([self.placed(job.idempotency_key)])
+        assert answer.status in (SubmitStatus.CREATED, SubmitStatus.EXISTING)
+        if answer.status is SubmitStatus.CREATED:
+            self.jobs.append(answer.id)
+        assert self.keys.setdefault(job.idempotency_key, answer.id) == answer.id or not job.idempotency_key
+
+    def placed(self, key: str) -> NewJob:
+        id = Backlog().new_job_id(self.info, owner="", key=key)
+        job = NewJob(id, "1", OUTPUT, idempotency_key=key, fingerprint=key, placing=self.info.placing)
         if key:
             queues = [queue_of(self.model, place) for place in numbers_of_key(self.info, "", key)]
             found = [first for queue in queues if (first := self.store.send(first_job(queue, "", key)))]
             assert len(found) <= 1, "I9 over partitions"
             job = replace(job, id=job.id._replace(partition=found[0].partition)) if found else job
-        [answer] = self.store.submit([job])
-        if answer.status is SubmitStatus.CREATED:
-            self.jobs.append(answer.id)
-        assert self.keys.setdefault(key, answer.id) == answer.id or not key
+        return job
 
     def turn(self) -> None:
         self.chance.choice(self.slots).turn(self.info)
@@ -142,7 +162,8 @@ class Walk:
 
     def resize(self) -> None:
         count = self.chance.randint(1, MOST)
-        self.info = replace(self.info, partitions=count, held=max(self.info.held, count))
+        self.info = announced(replace(self.info, partitions=count), self.info)
+        self.store.run_all([advance(queue, self.info.placing) for queue in queues_of_model(self.info)])
 
     def kill(self) -> None:
         """A slot is gone with all that it held and owed; another one comes."""
@@ -160,6 +181,11 @@ class Walk:
             check_invariants(RedisDump(self.client, queue).dump())
 
     def finish(self) -> None:
+        while self.looked:
+            self.send(self.looked.pop())
+        self.end_all()
+
+    def end_all(self) -> None:
         """Let everything end: whatever partition it lies in, also one that gets no new jobs."""
         for _ in range(200):
             for slot in self.slots:

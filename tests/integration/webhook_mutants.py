@@ -33,6 +33,12 @@ def succeeds(queue: ModelQueue) -> None:
 
 WEBHOOKS = [
     Mutant(
+        "who has ended counts as pending",
+        "guard:ended_at_once",
+        "  if status ~= 'created' then return end",
+        hooking.test_a_job_that_ends_in_the_call_of_its_submit_holds_no_place_of_its_owner,
+    ),
+    Mutant(
         "an end has no event",
         "  append(job.noted, end_fields(p, id, job.webhook, state, now))",
         "",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.broker.records import BatchStamp, Change, NewJob, SubmitStatus
+from penstock.broker.records import BatchStamp, Change, NewJob, SubmitStatus, Unfinished
 from penstock.job import BANDS, LATE_BAND, BatchRecord, JobError, JobId, JobState, served_as
 from tests.oracle.record import Record
 from tests.oracle.turns import OwnerTurns
@@ -46,6 +46,8 @@ class QueueOracle:
     leases: dict[str, float] = field(default_factory=dict)
     keys: dict[tuple[str, str], KeyUse] = field(default_factory=dict)
     turns: OwnerTurns = field(default_factory=OwnerTurns)
+    retired: dict[str, int] = field(default_factory=dict)
+    placing: int = 0
     inbox: set[str] = field(default_factory=set)
     tombstones: dict[str, tuple[float, str]] = field(default_factory=dict)
     accepted: int = 0
@@ -59,10 +61,28 @@ class QueueOracle:
 
     def refusal(self, job: NewJob, most: int) -> SubmitStatus | None:
         """Why this job may not be stored, if so. A job with a delay counts those that are put aside too."""
+        if not self.retired.keys().isdisjoint(("", job.version)):
+            return SubmitStatus.RETIRED
+        if job.idempotency_key and job.placing is not None and job.placing < self.placing:
+            return SubmitStatus.MOVED
         if self.depth + (len(self.delayed) if job.delay_s > 0.0 else 0) >= most:
             return SubmitStatus.FULL
         is_full = job.owner and 0 < job.max_open_jobs <= self.open_jobs()[job.owner]
         return SubmitStatus.QUOTA if is_full else None
+
+    def unfinished(self, version: str) -> Unfinished:
+        """The jobs of a version that have not ended."""
+        states = Counter(record.state for record in self.records.values() if record.new.version == version)
+        return Unfinished(states[JobState.QUEUED] + states[JobState.DELAYED], states[JobState.LEASED])
+
+    def forget(self, version: str) -> None:
+        """Drop what is left of a version without jobs; of all versions, and the counts, if it is empty."""
+        for key in [key for key in self.turns.numbers if version in ("", key[0])]:
+            del self.turns.numbers[key]
+        if not version:
+            self.accepted, self.placing = 0, 0
+            for counted in (self.ended, self.counters, self.leases):
+                counted.clear()
 
     @property
     def ordinary(self) -> int:

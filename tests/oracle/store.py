@@ -28,6 +28,7 @@ from penstock.broker.records import (
     SubmitStatus,
     Submitted,
     SweepReport,
+    Unfinished,
 )
 from penstock.job import Job, JobError, JobId, JobProgress, JobState, Payload, job_in, model_of, served_as
 from penstock.model_spec import ModelInfo, WorkerInfo
@@ -62,6 +63,25 @@ class StoreOracle:
 
     def claim(self, request: ClaimRequest) -> Claim:
         return Gathering(self.queue(request.queue), request, self._clock()).claim()
+
+    def retire(self, queue: str, version: str = "") -> Unfinished:
+        inner = self.queue(queue)
+        left = inner.unfinished(version) if version else Unfinished(len(inner.records), 0)
+        if left == Unfinished(0, 0):
+            inner.retired[version] = round(self._clock() * 1000)
+            inner.forget(version)
+        return left
+
+    def retired(self, queue: str) -> dict[str, int]:
+        return dict(self.queue(queue).retired)
+
+    def reopen(self, queue: str, version: str, since: int) -> bool:
+        retired = self.queue(queue).retired
+        return retired.get(version) == since and retired.pop(version) == since
+
+    def advance(self, queue: str, placing: int) -> None:
+        inner = self.queue(queue)
+        inner.placing = max(inner.placing, placing)
 
     def withdraw(self, queue: str, version: str, worker: str) -> bool:
         # Nobody listens to this store, so no offer is ever used, and none is kept.

@@ -105,7 +105,8 @@ def announced(declared: ModelInfo, known: ModelInfo | None) -> ModelInfo:
     """The model as these settings have it, still with all queues that may hold jobs."""
     if known is None:
         return declared
-    return replace(declared, held=max(declared.held, declared.partitions, known.held))
+    placing = known.placing + (declared.partitions != known.partitions)
+    return replace(declared, held=max(declared.held, declared.partitions, known.held), placing=placing)
 
 
 def swept_queues(models: Iterable[str], known: Mapping[str, ModelInfo]) -> list[str]:

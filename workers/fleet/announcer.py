@@ -10,6 +10,8 @@ from dataclasses import replace
 
 import structlog
 
+from penstock.broker.partitions import queues_of_model
+from penstock.broker.store import ops
 from penstock.broker.store.library import lua_extensions
 from penstock.broker.store.registry import StoredModel
 from penstock.broker.store.sync import RedisStore
@@ -17,6 +19,7 @@ from penstock.model_spec import ModelInfo, ScalingInfo, SlotInfo, VersionInfo, W
 from penstock.settings.worker import WorkerSettings
 from penstock.workers.devices.gpus import PyNvml
 from penstock.workers.fleet.announce import LocationsDue, announced, differing, merged
+from penstock.workers.fleet.forgotten_versions import reopen
 from penstock.workers.fleet.versions import ServedVersions
 from penstock.workers.slot.slot import Slot
 from penstock.workers.telemetry.gauges import SlotMeter
@@ -107,8 +110,13 @@ class Announcer:
                 log.warning(SOURCES_DIFFER, model=name, version=version, here=here, elsewhere=elsewhere)
             # D23: compare-and-set. If another worker wrote the entry meanwhile, the next beat tries again.
             wanted = announced(merged(_with_policy(info, ours), loaded, known.info), known.info)
+            queues = queues_of_model(wanted)
+            closed = {queue: store.retired(queue) for queue in queues[: wanted.partitions]}
+            # D142: before a gateway can place a key by the new number, no queue takes one that was placed by the old one.
+            store.run_all([ops.advance(queue, wanted.placing) for queue in queues])
             if store.swap_model(name, known, wanted):
                 self._announced[name] = loaded
+                reopen(store, closed, {*loaded, ""})
 
     def _announce_locations(self, store: RedisStore, slots: Sequence[Slot]) -> None:
         now = time.monotonic()

@@ -2,10 +2,11 @@
 without versions.
 
 Every worker looks at each beat. All of them may do so at once and be killed anywhere, because each step is a compare-and-set.
-The registry's entry goes first and the rollout second: the rollout keeps callers from a version that the entry still names.
+Queues are closed first, for whoever stood still and submits by what it read before. Then the registry's entry goes, and the
+rollout last, which keeps callers from a version that the entry still names.
 """
 
-# D23: why a reset changes the rollout instead of deleting it.
+# D23: why a reset changes the rollout instead of deleting it. D142: closed queues.
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ import structlog
 
 from penstock.broker.partitions import all_unfinished, queues_of_model
 from penstock.broker.store import ops
-from penstock.broker.store.registry import StoredModel, StoredRollout
+from penstock.broker.store.registry import StoredModel, StoredRollout, drop_wish
 from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.job import model_of, queue_of
@@ -60,10 +61,28 @@ def _forget_versions(
     named = {version for worker in workers for version in worker.declared.get(model, ())}
     queues = queues_of_model(entry.info or ModelInfo(model))
     gone = over(stored.rollout, named, lambda version: _is_needed(store, queues, version, workers), now=now)
-    if not gone or not _prune_entry(store, model, entry, gone - named):
+    if not gone:
         return
-    if store.swap_rollout(model, stored, stored.rollout.without(gone)):
+    if _prune_entry(store, model, entry, gone - named) and store.swap_rollout(model, stored, stored.rollout.without(gone)):
+        wish = store.profile_wishes().get(model)
+        if wish is not None and wish.version in gone - named:
+            store.run(drop_wish(model, wish))
         log.info(VERSIONS_FORGOTTEN, model=model, versions=sorted(gone - named))
+    else:
+        _reopen_loaded(store, model, queues, gone - named)
+
+
+def _reopen_loaded(store: RedisStore, model: str, queues: Sequence[str], gone: Set[str]) -> None:
+    """Somebody else changed the model meanwhile, and may have loaded one of these versions again."""
+    closed = {queue: store.retired(queue) for queue in queues}
+    rollout = store.stored_rollouts().get(model, StoredRollout()).rollout
+    reopen(store, closed, gone & (rollout.added.keys() - rollout.removed.keys()))
+
+
+def reopen(store: RedisStore, closed: Mapping[str, Mapping[str, int]], versions: Set[str]) -> None:
+    """`closed`: what `retired` said of each queue, before the registry was read."""
+    for queue, since in closed.items():
+        store.run_all([ops.reopen(queue, version, since[version]) for version in since.keys() & versions])
 
 
 def _prune_entry(store: RedisStore, model: str, entry: StoredModel, gone: Set[str]) -> bool:
@@ -74,12 +93,19 @@ def _prune_entry(store: RedisStore, model: str, entry: StoredModel, gone: Set[st
 
 
 def _is_needed(store: RedisStore, queues: Sequence[str], version: str, workers: Iterable[WorkerInfo]) -> bool:
-    """Whether a job or a run needs the version, or a slot still has it, whose worker could announce it again."""
+    """Whether a job or a run needs the version, or a slot still has it, whose worker could announce it again. If nothing does,
+    its queues take no more jobs of it.
+    """
     model = model_of(queues[0])
     if any((slot.model, slot.version) == (model, version) for worker in workers for slot in worker.slots):
         return True
-    left = all_unfinished(store.run_all([ops.unfinished(queue, version) for queue in queues]))
-    return bool(left.waiting or left.running) or _has_run(store, model, version)
+    return _has_run(store, model, version) or not _is_retired(store, queues, version)
+
+
+def _is_retired(store: RedisStore, queues: Sequence[str], version: str = "") -> bool:
+    """Close those of the queues that hold no job of the version, or no record at all; whether all are closed."""
+    left = all_unfinished(store.run_all([ops.retire(queue, version) for queue in queues]))
+    return not (left.waiting or left.running)
 
 
 def _has_run(store: RedisStore, model: str, version: str) -> bool:
@@ -92,7 +118,7 @@ def _has_run(store: RedisStore, model: str, version: str) -> bool:
 def _forget_model(store: RedisStore, model: str, entry: StoredModel) -> None:
     """Only when no record of it is left: sweeps, and the collector of orphaned blobs, look only at the registry's models."""
     queues = queues_of_model(entry.info or ModelInfo(model))
-    if not any(store.newest(queue, limit=1) for queue in queues) and store.swap_model(model, entry, None):
+    if _is_retired(store, queues) and store.swap_model(model, entry, None):
         log.info(MODEL_FORGOTTEN, model=model)
 
 
@@ -115,7 +141,7 @@ class PartitionKeeper:
 
     def _look(self, store: RedisStore, info: ModelInfo) -> None:
         queues = [queue_of(info.name, number) for number in range(info.partitions, info.held)]
-        if not any(store.newest(queue, limit=1) for queue in queues):
+        if _is_retired(store, queues):
             stored = store.stored_models()[info.name]
             if stored.info == info and store.swap_model(info.name, stored, replace(info, held=info.partitions)):
                 log.info(EMPTIED, model=info.name, partitions=info.partitions, were=info.held)

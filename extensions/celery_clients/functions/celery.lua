@@ -57,7 +57,8 @@ end
 -- A message that has become a job, now or before, is no longer handed out.
 function own.submitted(p, word, serial, owner, status, todo)
   local _, message = split_word(word)
-  if message ~= '' and status ~= 'full' then later(todo, 'ZREM', p .. 'foreign', message) end
+  local is_known = status == 'created' or status == 'existing' or status == 'key_reused'
+  if message ~= '' and is_known then later(todo, 'ZREM', p .. 'foreign', message) end
 end
 
 -- hook: watched

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from msgspec import structs
 from starlette.responses import Response
 
-from penstock.broker.records import Push
+from penstock.broker.records import Push, Submitted
 from penstock.broker.store.notifications import Waiter
 from penstock.errors import BadParameter
 from penstock.extensions.openai.embedding import EmbeddingRequest, answer_of, read_request, vector_of
@@ -139,6 +139,11 @@ class Embeddings:
             refused = next((outcome for outcome in stored if isinstance(outcome, BaseException)), None)
             if refused is not None:
                 raise refused
+            # A job that was meant for a partition that is closed by now has another id. A push that came before is made up for.
+            new = [one.id for one in stored if isinstance(one, Submitted)]
+            moved = [open_waiters.enter_context(self._store.waiter(job)) for job in new if job not in jobs]
+            waiters = [moved.pop(0) if job not in jobs else own for own, job in zip(waiters, new, strict=True)]
+            jobs[:] = new
             return await self._wait(list(zip(waiters, jobs, strict=True)), until, connection)
 
     async def _wait(self, open_jobs: list[tuple[Waiter, JobId]], until: float, connection: ClientConnection) -> list[Push]:

@@ -185,7 +185,9 @@ class Drive:
         return None if value is None or value.content_type == BUNDLE_MEDIA else value
 
     async def _submit(self, stage: PipelineStage, id: JobId, input: Payload) -> bool:
-        """Store the stage's job; False if it was stored before. While the model's queue is full, this waits."""
+        """Store the stage's job; False if it was stored before. While the model's queue is full, this waits; if it is closed
+        for the version, the next look finds another version, or none.
+        """
         failures = BackoffCounter(_AGAIN)
         while True:
             model = await answered(lambda: self._services.models.find(stage))
@@ -193,9 +195,10 @@ class Drive:
             limits = model.limits
             job = replace(job, max_attempts=limits.max_attempts, max_crashes=limits.max_crashes)
             submitted = await answered(partial(self._store, job, limits.max_queue_depth))
-            if submitted is not SubmitStatus.FULL:
+            if submitted not in (SubmitStatus.FULL, SubmitStatus.RETIRED):
                 return submitted is SubmitStatus.CREATED
-            self._on_progress(self._progress.fraction, f"{stage.name}: waits, as the queue of {stage.model} is full")
+            why = "full" if submitted is SubmitStatus.FULL else f"closed for version {model.version}"
+            self._on_progress(self._progress.fraction, f"{stage.name}: waits, as the queue of {stage.model} is {why}")
             await asyncio.sleep(failures.count_failure(chance=random.random()))
 
     async def _store(self, job: NewJob, max_depth: int) -> SubmitStatus:

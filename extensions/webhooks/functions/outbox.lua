@@ -76,8 +76,10 @@ function own.drafted(p, word, owner, call, record)
 end
 
 -- hook: submitted
+-- A job that was handed over in the call of its submit may have ended in it, past its deadline.
 function own.submitted(p, word, id, owner, status, todo)
-  if status == 'created' then later(todo, 'ZADD', p .. 'pending:' .. owner, 0, id) end
+  if status ~= 'created' or redis.call('HGET', own.event_key(p, id), 'event_state') == 'unasked' then return end -- guard:ended_at_once
+  later(todo, 'ZADD', p .. 'pending:' .. owner, 0, id)
 end
 
 -- hook: ending

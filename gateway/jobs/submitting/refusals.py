@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.backlog import delayed_full, queue_full
 from penstock.broker.records import SubmitStatus, Submitted
-from penstock.errors import KeyReused, PenstockError, QuotaSpent
+from penstock.errors import KeyReused, PenstockError, QuotaSpent, StoreUnavailable
 
 if TYPE_CHECKING:
     from penstock.gateway.jobs.extending import WordReader
@@ -25,6 +25,8 @@ def refusal_of(request: SubmitRequest, submitted: Submitted, words: WordReader) 
         )
     if submitted.status is SubmitStatus.QUOTA:
         return _quota_spent(request.caller.quota(limit), drain_s)
+    if submitted.status in (SubmitStatus.RETIRED, SubmitStatus.MOVED):
+        return StoreUnavailable(f"the queues of model {request.model.name!r} were changed again and again during this request")
     if (of_extension := words.refusal(submitted, request.model.name)) is not None:
         return of_extension
     if request.options.delay_s:

@@ -22,7 +22,7 @@ from penstock.gateway.auth.keys import Caller
 from penstock.gateway.jobs.submitting.draft import SubmitRequest
 from penstock.gateway.jobs.submitting.inputs import InputReader
 from penstock.gateway.jobs.submitting.preparing import Preparation
-from penstock.gateway.models.placing import placed
+from penstock.gateway.models.placing import placed, placed_anew
 from penstock.job import JobId, Payload, Priority
 from penstock.logs import JobLines
 
@@ -33,6 +33,8 @@ log = structlog.get_logger(__name__)
 # Blobs are written in groups of at most this size, so that a group shares one sync (D7, D67); at most this many groups are
 # written at a time, each in a thread of its own.
 _BLOBS_BYTES, _BLOBS_CALLS = SEGMENT_BYTES, 2
+# After that many refusals of its place a request is refused: its model is changed all the time.
+_PLACES_TRIED = 5
 
 
 class GatewayJobLog:
@@ -148,11 +150,9 @@ class Submitter:
             delay_s=request.options.delay_s,
             tags=request.options.tags,
             words={**request.words, **chosen} if chosen else request.words,
+            placing=request.model.info.placing if request.key and request.replay_of is None else None,
         )
-        most = limits.max_queue_depth
-        if request.model.info.held > 1:
-            new, most = await placed(self._store, request.model.info, new)
-        submitted = await self._store.submit(new, max_depth=most)
+        new, submitted = await self._submitted(request, new)
         failpoint("after_submit_before_reply")
         created = submitted.status is SubmitStatus.CREATED
         owner = request.caller.owner if created and not request.options.delay_s else ""
@@ -160,6 +160,19 @@ class Submitter:
         if not created:
             await self._not_created(request, stored_input, submitted)
         return submitted
+
+    async def _submitted(self, request: SubmitRequest, new: NewJob) -> tuple[NewJob, Submitted]:
+        model = request.model
+        for _ in range(_PLACES_TRIED):
+            placed_job, most = new, model.info.limits.max_queue_depth
+            if model.info.held > 1:
+                placed_job, most = await placed(self._store, model.info, new)
+            submitted = await self._store.submit(placed_job, max_depth=most)
+            if submitted.status not in (SubmitStatus.RETIRED, SubmitStatus.MOVED):
+                break
+            # If the version is gone, an input in a blob is left to the collector of blobs without a record.
+            model, new = await placed_anew(self._store, self._registry, new, submitted.status)
+        return placed_job, submitted
 
     async def _put(self, payload: Payload, job: JobId) -> Payload:
         if len(payload.data) <= self._inline_bytes:

@@ -286,3 +286,21 @@ def test_a_pipeline_that_waits_for_a_full_queue_is_cancelled_or_late_and_its_sta
             assert [job.state for job in ended] == [JobState.CANCELLED, JobState.EXPIRED]
             stage = PipelineStage("only", "tight")
             assert [full.store.read(stage_job(id, stage)) for id in (unwanted, late)] == [None, None]
+
+
+def test_a_stage_waits_at_a_queue_that_is_closed_for_its_version_until_it_is_open(redis_url: str, tmp_path: Path) -> None:
+    """As by a worker that was slow to forget a version, which was loaded again before. Nobody else submits to the model."""
+    shut = {"shut": MODELS["a"]}
+    pipelines = {"by": {"stages": [{"name": "only", "model": "shut"}]}}
+    with (
+        closing(JobClient(redis_url, "by")) as by,
+        WorkerProcess(redis_url, tmp_path / "w", shut, pipelines=pipelines, **QUICK) as worker,
+    ):
+        worker.await_ready()
+        by.store.retire("shut", "1")
+        [id] = by.submit({"n": 2})
+        waits = "only: waits, as the queue of shut is closed for version 1"
+        eventually(lambda: (progress := by.job(id).progress) is not None and progress.note == waits)
+        by.store.reopen("shut", "1", by.store.retired("shut")["1"])
+        [job] = by.await_final([id])
+        assert job.state is JobState.SUCCEEDED

@@ -35,7 +35,7 @@ def test_names_that_are_not_built_from_the_first_key_are_known() -> None:
 def test_sharded_channels_are_of_the_queue() -> None:
     named = {name for text in LUA.values() for name in _SHARDED.findall(code_of(text)) if name}
     assert named == {"p"}
-    assert "p .. 'worker:'" in LUA["presence"]
+    assert "p .. 'worker:'" in LUA["lines"]
 
 
 def test_plain_channels_are_those_that_all_nodes_hear() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -32,19 +33,21 @@ def test_the_batch_policy_is_the_one_in_force_once_a_worker_has_loaded_the_model
     assert merged(DECLARED, ModelInfo("m", policy=policy, versions={"1": None})).policy == DECLARED.policy
 
 
-def test_new_jobs_go_to_as_many_partitions_as_the_gateway_is_told_of_and_workers_know() -> None:
+def test_new_jobs_go_to_as_many_partitions_as_the_store_says_whatever_the_gateways_settings_are() -> None:
+    # Regression: two gateways with other settings placed one key in two partitions.
     def known(declared: int, stored: int, held: int) -> tuple[int, int]:
         found = merged(ModelInfo("m", partitions=declared, held=declared), ModelInfo("m", partitions=stored, held=held))
         return found.partitions, found.held
 
     assert known(1, 1, 1) == (1, 1)
-    assert known(1, 4, 4) == (4, 4), "settings that say nothing of it follow the workers"
-    assert known(2, 4, 4) == (2, 4), "a gateway that was told first of a lower number"
-    assert known(4, 2, 2) == (2, 2), "no job goes where no worker claims"
+    assert known(1, 4, 4) == known(2, 4, 4) == (4, 4)
+    assert known(4, 2, 2) == (2, 2)
+    assert known(4, 2, 8) == (2, 8)
 
 
 def test_a_model_known_to_one_side_only_is_taken_as_it_is() -> None:
-    assert merged(DECLARED, None) == merged(None, DECLARED) == DECLARED
+    assert merged(None, DECLARED) == DECLARED
+    assert merged(DECLARED, None) == replace(DECLARED, placing=-1), "no key is placed by settings"
 
 
 @pytest.mark.parametrize(
