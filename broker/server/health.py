@@ -65,14 +65,16 @@ class StoreFault:
         return required.includes(self.since)
 
 
-def store_faults(info: Mapping[str, Any], fsync: str, *, as_cluster: bool = False) -> list[StoreFault]:
+def store_faults(info: Mapping[str, Any], fsync: str, *, as_cluster: bool = False, cannot_wait: str = "") -> list[StoreFault]:
     """The faults of a server with these fields of INFO, the worst first. `as_cluster`: it was asked as a node of a cluster.
+    `cannot_wait`: as `refusal_to_wait` has it, where writes are to wait for replicas.
 
     `fsync` is the server's `appendfsync`; empty where the user may not ask, as in managed services. A store that reports
     nothing of its eviction or of its log is taken as it is.
     """
     faults = (
         _age_fault(info),
+        _waiting_fault(cannot_wait),
         _kind_fault(info, as_cluster=as_cluster),
         _eviction_fault(info),
         _log_fault(info),
@@ -95,6 +97,21 @@ def fsync_of(client: Any) -> str:
     except ResponseError:
         return ""
     return config.get("appendfsync", "")
+
+
+def refusal_to_wait(client: Any, info: Mapping[str, Any]) -> str:
+    """Why this primary cannot wait until a replica has a write on its disk; empty if it can, and for a replica. Raises
+    `RedisError`.
+    """
+    from redis.exceptions import ResponseError
+
+    if _text(info.get("role", "master")) != "master":
+        return ""
+    try:
+        client.execute_command("WAITAOF", 1, 0, 1)
+    except ResponseError as refused:
+        return str(refused)
+    return ""
 
 
 def replica_fault(info: Mapping[str, Any]) -> str:
@@ -123,7 +140,18 @@ def _age_fault(info: Mapping[str, Any]) -> StoreFault | None:
     return StoreFault(
         StoreRequirement.NONE,
         f"it is version {'.'.join(map(str, version))}, which has no functions",
-        "use Redis 7.0 or newer, or Valkey",
+        "use Redis 7.2 or newer, or Valkey",
+    )
+
+
+def _waiting_fault(refusal: str) -> StoreFault | None:
+    if not refusal:
+        return None
+    return StoreFault(
+        StoreRequirement.NONE,
+        f'it cannot wait for replicas, as store.durability = "replicated" asks: {refusal}',
+        "use Redis 7.2 or newer, or Valkey, with appendonly yes and the users of `penstock store users`; "
+        'or set store.durability = "local"',
     )
 
 

@@ -236,8 +236,10 @@ class AsyncStore:
         await self._ask("DEL", f"{_SESSION}{name}")
 
     async def ping(self) -> None:
-        """Returns if Redis is reachable and takes writes."""
+        """Returns if Redis is reachable, takes writes, and is able to wait for replicas where writes are to wait for them."""
         await self._ask("SET", "ps:ping", "1", "PX", 60_000)
+        if self._writes is not self._calls:
+            await self._ask("WAITAOF", 1, 0, 1)
 
     async def health(self) -> StoreHealth | None:
         """The state of the Redis server; None for a user without the right to ask, where an administrator gave fewer rights."""

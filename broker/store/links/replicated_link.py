@@ -112,8 +112,6 @@ def _is_confirmed(reply: Any) -> bool:
 
 
 def _refusal(reply: Any) -> Exception:
-    if isinstance(reply, redis.ResponseError):
-        return NotReplicated(f"the store cannot wait for its replica: {reply}", hint=_HINT)
     if isinstance(reply, Exception):
         return reply
     missing = "no replica has" if reply[0] else "the primary has not"
