@@ -34,7 +34,7 @@ CALLED_BY_FUNCTIONS = (
 # The commands that every client sends while it connects.
 CONNECTED = "ping client|setname client|setinfo hello quit"
 # The commands that our clients send besides.
-# waitaof: for answers that wait until a replica has the writes. A worker waits too, for the stages of its pipelines.
+# waitaof: for answers that wait until a replica has the writes. A worker waits too, for the jobs that it submits.
 _OURS = f"fcall fcall_ro subscribe unsubscribe ssubscribe sunsubscribe waitaof cluster|slots {CONNECTED}"
 # For the gateway's metrics, the state of the server's memory and log; at every start, whether the server would delete jobs.
 _ASKED = "info"
