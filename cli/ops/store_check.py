@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import RedisError
 
 from penstock.broker.server.embedded import find_server
-from penstock.broker.server.health import (
+from penstock.broker.store import library
+from penstock.broker.store.connection import connect_all, is_cluster
+from penstock.cli.ops.checks import Finding, Level
+from penstock.cli.serve.store_faults import (
     StoreFault,
     fsync_of,
     info_of,
@@ -20,9 +23,6 @@ from penstock.broker.server.health import (
     store_faults,
     version_of,
 )
-from penstock.broker.store import library
-from penstock.broker.store.connection import connect_all, is_cluster
-from penstock.cli.ops.checks import Finding, Level
 from penstock.errors import ConfigError
 from penstock.settings.store_url import StoreRequirement, without_secrets
 from penstock.settings.tables import StoreSettings

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.server.health import replica_fault, store_faults, version_of
 from penstock.cli.ops import checks
 from penstock.cli.ops.checks import Level
 from penstock.cli.ops.store_check import judged, name_of
 from penstock.cli.serve.setup import serve_setup
+from penstock.cli.serve.store_faults import replica_fault, store_faults, version_of
 from penstock.errors import ConfigError
 from penstock.settings.store_url import StoreRequirement
 from penstock.settings.tables import Settings
@@ -179,3 +179,10 @@ def test_a_store_that_answers_with_its_replica_needs_one(info: dict[str, Any], s
 def test_a_valkey_is_known_by_its_own_version() -> None:
     info = {"redis_version": "7.2.4", "valkey_version": "9.1.2"}
     assert (name_of(info), version_of(info)) == ("Valkey 9.1.2", (9, 1, 2))
+
+
+def test_a_node_of_a_cluster_is_no_store_by_itself() -> None:
+    info = {"redis_version": "7.2.0", "cluster_enabled": 1, "aof_enabled": 1}
+    [fault] = store_faults(info, "always")
+    assert "redis+cluster://" in fault.hint
+    assert store_faults(info, "always", as_cluster=True) == []
