@@ -15,7 +15,7 @@ import redis.asyncio
 from penstock.broker.records import NewJob, Push, QueueStats, Submitted
 from penstock.broker.server.health import SECTIONS, StoreHealth, store_health, worst_health
 from penstock.broker.store import ops, registry
-from penstock.broker.store.connection import CallLink, cluster_nodes, connect_async, is_cluster
+from penstock.broker.store.connection import CallLink, cluster_nodes, connect_async, is_cluster, sentinels_of
 from penstock.broker.store.group_commit import GroupCommit
 from penstock.broker.store.library import library
 from penstock.broker.store.links.refusals import AskAgain, is_lacking, not_loaded, store_error
@@ -70,7 +70,7 @@ class AsyncStore:
         # Imported here, because few stores have a replica to wait for.
         from penstock.broker.store.links.replicated_link import ReplicatedLink
 
-        return ReplicatedLink(self._redis.connection_pool, within_s=ANSWER_WITHIN_S)
+        return ReplicatedLink(self._redis.connection_pool, within_s=ANSWER_WITHIN_S, sentinels=sentinels_of(self.url))
 
     async def start(self) -> None:
         for link in (self._submits, self._calls, self._writes):

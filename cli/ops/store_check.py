@@ -20,6 +20,7 @@ from penstock.cli.serve.store_faults import (
     is_logged,
     refusal_to_wait,
     replica_fault,
+    sentinel_faults,
     store_faults,
     version_of,
 )
@@ -45,6 +46,7 @@ def reachable(url: str, settings: StoreSettings) -> Finding:
     try:
         opened = connect_all(url, name="penstock-doctor")
         nodes = [_look_at(node, client, waits=replicated) for node, client in opened.items()]
+        by_sentinels = sentinel_faults(url) if replicated else []
     except (RedisError, OSError) as fault:
         return Finding("store", Level.FAIL, f"{without_secrets(url)}: {fault}", "start it, or correct PENSTOCK_REDIS_URL")
     # Replicas get the functions from their primaries.
@@ -54,7 +56,7 @@ def reachable(url: str, settings: StoreSettings) -> Finding:
     size = [f"{len(primaries)} primaries and {len(nodes) - len(primaries)} replicas"] if clustered else []
     first = nodes[0]
     text = ", ".join([without_secrets(url), *size, name_of(first.info), first.log, functions])
-    faults = [fault for node in nodes for fault in node.faults(as_cluster=clustered)]
+    faults = by_sentinels + [fault for node in nodes for fault in node.faults(as_cluster=clustered)]
     lacks = [node.said(lack) for node in primaries if (lack := replica_fault(node.info))]
     if replicated and lacks and not any(node.refusal_to_wait for node in primaries):
         return Finding("store", Level.FAIL, f"{text}; {'; '.join(lacks)}", "connect a replica with appendonly yes")

@@ -109,7 +109,7 @@ def check_store(redis_url: str, settings: StoreSettings, say: Callable[[str], No
     from redis import RedisError
 
     from penstock.broker.store.connection import connect_all, is_cluster
-    from penstock.cli.serve.store_faults import fsync_of, info_of, refusal_to_wait, store_faults
+    from penstock.cli.serve.store_faults import fsync_of, info_of, refusal_to_wait, sentinel_faults, store_faults
 
     replicated = settings.durability == "replicated"
     said: dict[str, None] = {}
@@ -118,7 +118,8 @@ def check_store(redis_url: str, settings: StoreSettings, say: Callable[[str], No
             with closing(opened) as client:
                 info, fsync = info_of(client), fsync_of(client)
                 refusal = refusal_to_wait(client, info) if replicated else ""
-            for fault in store_faults(info, fsync, as_cluster=is_cluster(redis_url), cannot_wait=refusal):
+            by_sentinels = sentinel_faults(redis_url) if replicated else []
+            for fault in by_sentinels + store_faults(info, fsync, as_cluster=is_cluster(redis_url), cannot_wait=refusal):
                 if fault.is_refused(settings.require):
                     where = f"the job store, node {node}," if node else "the job store"
                     raise StartError(f"{where} may not be used: {fault.text}", hint=fault.hint)

@@ -1,12 +1,13 @@
-"""Why a store may lose jobs that were accepted, by the reports of its servers."""
+"""Why a store may lose jobs that were accepted, by the reports of its servers and its sentinels."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.settings.store_url import StoreRequirement
+from penstock.settings.store_url import StoreKind, StoreRequirement, parse_store_url
 
 # Without replicas to wait for, 7.0 is enough.
 OLDEST_REDIS = (7, 0)
@@ -167,3 +168,46 @@ def _fsync_fault(info: Mapping[str, Any], fsync: str) -> StoreFault | None:
 
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def sentinel_faults(url: str) -> list[StoreFault]:
+    """Why the sentinels that the URL names could promote a server that lacks what others confirmed. Empty where it names none,
+    and where none of them answers.
+    """
+    address = parse_store_url(url)
+    if address.kind is not StoreKind.SENTINEL:
+        return []
+    from redis import Redis, RedisError
+
+    from penstock.broker.store.links.sentinel import asking
+
+    for host, port in address.hosts:
+        try:
+            with closing(Redis(host, port, **asking(address))) as sentinel:
+                primary: Any = sentinel.execute_command("SENTINEL", "MASTER", address.service)
+                replicas: Any = sentinel.execute_command("SENTINEL", "REPLICAS", address.service)
+        except (RedisError, OSError):
+            continue
+        return promotion_faults(_pairs(primary), [_pairs(one) for one in replicas], named=len(address.hosts))
+    return []
+
+
+def promotion_faults(primary: Mapping[str, str], replicas: Sequence[Mapping[str, str]], *, named: int) -> list[StoreFault]:
+    """From the replies to SENTINEL MASTER and REPLICAS, and the number of sentinels that the URL names."""
+    sentinels, quorum = int(primary["num-other-sentinels"]) + 1, int(primary["quorum"])
+    priorities = sorted({int(one["slave-priority"]) for one in replicas} - {0})
+    most, faults = sentinels // 2 + 1, list[tuple[str, str]]()
+    if named < most:
+        text = f"store.url names {named} of its {sentinels} sentinels, and most of them must say which server is the primary"
+        faults.append((text, "name all of them in store.url"))
+    if quorum < most:
+        text = f"{quorum} of its {sentinels} sentinels may find the primary gone, where most of them should agree"
+        faults.append((text, f"SENTINEL SET {primary['name']} quorum {most}, at each of them"))
+    if len(priorities) > 1:
+        text = f"its replicas have the priorities {priorities}, so the one with the least data may be promoted"
+        faults.append((text, f"give all servers one replica-priority, {_IN_ITS_FILE}"))
+    return [StoreFault(StoreRequirement.NONE, *fault) for fault in faults]
+
+
+def _pairs(words: Sequence[str]) -> dict[str, str]:
+    return dict(zip(words[::2], words[1::2], strict=True))
