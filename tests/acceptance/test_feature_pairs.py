@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -175,7 +176,7 @@ def deployed(row: Row, url: str, folder: Path, redis_url: str, hooks: Receiver) 
         key = f"{KEY.id}.{KEY.secret}" if row.keyed else None
         clients = [opened.enter_context(Client(str(gateway.base_url), api_key=key)) for gateway in stack.gateways]
         for client in clients:
-            eventually(lambda client=client: served(client), timeout_s=60.0)
+            eventually(partial(served, client), timeout_s=60.0)
         yield Deployment(clients[0], clients[-1])
 
 
