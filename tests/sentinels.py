@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,7 @@ import redis
 from penstock.embedded.server import find_server
 from penstock.loadtest.stack import free_port
 from tests.eventually import eventually
+from tests.faults.proxy import Proxy
 from tests.faults.server import Server
 from tests.hosts import LOOPBACK, Host
 
@@ -23,10 +25,13 @@ _FAILOVER_TIMEOUT_MS = 1_000
 
 
 class SentinelGroup:
-    """`servers`: the first is the primary at the start. The sentinels listen at `address`."""
+    """`servers`: the first is the primary at the start. The sentinels listen at `address`, and reach the last server over
+    `link` alone; the primary and its clients do not need it.
+    """
 
-    def __init__(self, servers: list[Server], address: str, ports: list[int]) -> None:
-        self.servers, self._address, self._ports = servers, address, ports
+    def __init__(self, servers: list[Server], address: str, sentinels: dict[int, subprocess.Popen[bytes]], link: Proxy) -> None:
+        self.servers, self._address, self.link = servers, address, link
+        self._ports, self._processes = list(sentinels), list(sentinels.values())
 
     @property
     def url(self) -> str:
@@ -38,7 +43,51 @@ class SentinelGroup:
         with redis.Redis(self._address, self._ports[0]) as sentinel:
             found: Any = sentinel.sentinel_get_master_addr_by_name(NAME)
             [_, port] = found
-        return next(server for server in self.servers if server.port == port)
+        return self.servers[-1] if port == self.link.port else next(one for one in self.servers if one.port == port)
+
+    def depose(self, old: Server) -> Server:
+        """Hold the primary until the sentinels have begun to replace it, and no longer: it is slow, and goes on as a primary
+        until they tell it, which takes them ten seconds. Returns the new one.
+        """
+        old.signal(signal.SIGSTOP)
+        try:
+            eventually(lambda: any(self._replaces(port, old) for port in self._ports), timeout_s=30.0)
+        finally:
+            old.signal(signal.SIGCONT)
+        return self.await_promotion(old)
+
+    def _replaces(self, port: int, old: Server) -> bool:
+        with redis.Redis(self._address, port) as sentinel:
+            state: Any = sentinel.sentinel_master(NAME)
+        return "failover_in_progress" in state["flags"] or state["port"] != old.port
+
+    def sentinels(self) -> list[redis.Redis]:
+        """A client of each."""
+        return [redis.Redis(self._address, port) for port in self._ports]
+
+    @contextmanager
+    def silent(self, count: int) -> Iterator[None]:
+        """So many sentinels answer nothing within the block."""
+        for process in self._processes[:count]:
+            process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in self._processes[:count]:
+                process.send_signal(signal.SIGCONT)
+
+    def has_lost_the_last(self) -> bool:
+        """Whether all sentinels count the last server as away."""
+        with ExitStack() as stack:
+            asked = [stack.enter_context(sentinel) for sentinel in self.sentinels()]
+            found: list[Any] = [sentinel.sentinel_slaves(NAME) for sentinel in asked]
+        return all(one["is_sdown"] for replicas in found for one in replicas if one["port"] == self.link.port)
+
+    def follows(self, old: Server) -> bool:
+        """Whether this server is a replica now."""
+        with old.client() as client:
+            found: Any = client.info("replication")
+        return bool(found["role"] == "slave")
 
     def await_promotion(self, old: Server) -> Server:
         """Wait until another server than `old` is the primary."""
@@ -88,16 +137,22 @@ def sentinel_group(
         at_once = {"repl-diskless-sync-delay": "0"}
         names = zip(("one", "two", "three"), hosts, strict=True)
         servers = [Server(folder / name, extra=at_once, host=host) for name, host in names]
+        link = Proxy(servers[-1].port)
+        if hosts[-1] == LOOPBACK:
+            link.start()
+            stack.callback(link.stop)
+            servers[-1].announce(link.port)
         for server in servers:
             stack.callback(server.stop)
             if server is not servers[0]:
                 server.follow(servers[0])
             server.start()
         ports = [free_port() for _ in range(3)]
+        sentinels: dict[int, subprocess.Popen[bytes]] = {}
         for number, port in enumerate(ports):
-            process = _sentinel(folder / f"sentinel-{number}", address, port, servers[0])
-            stack.callback(_end, process)
-        group = SentinelGroup(servers, address, ports)
+            sentinels[port] = _sentinel(folder / f"sentinel-{number}", address, port, servers[0])
+            stack.callback(_end, sentinels[port])
+        group = SentinelGroup(servers, address, sentinels, link)
         eventually(lambda: all(_answers(address, port) for port in ports), timeout_s=20.0)
         group.await_replicated()
         yield group

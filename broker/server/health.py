@@ -1,4 +1,4 @@
-"""A store server's own report: its memory and log, and why it may lose jobs. Pure, except for the calls to the store."""
+"""A store server's own report of its memory and log. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.settings.store_url import StoreRequirement
-
 SECTIONS = ("memory", "persistence")
 _WELL = "ok"
-OLDEST_REDIS = (7, 0)
-# The sections of INFO that `store_faults` reads.
-EXAMINED = ("server", "memory", "persistence", "replication", "cluster")
-_KEEPS_ALL = "noeviction"
-_IN_ITS_FILE = "and in its configuration file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,128 +44,3 @@ def worst_health(nodes: Sequence[StoreHealth]) -> StoreHealth:
         sum(one.log_bytes for one in nodes),
         all(one.persistence_ok for one in nodes),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class StoreFault:
-    """`since`: the requirement from which on this fault is a refusal; before it, it is a warning. `hint`: what to do."""
-
-    since: StoreRequirement
-    text: str
-    hint: str
-
-    def is_refused(self, required: StoreRequirement) -> bool:
-        return required.includes(self.since)
-
-
-def store_faults(info: Mapping[str, Any], fsync: str, *, as_cluster: bool = False) -> list[StoreFault]:
-    """The faults of a server with these fields of INFO, the worst first. `as_cluster`: it was asked as a node of a cluster.
-
-    `fsync` is the server's `appendfsync`; empty where the user may not ask, as in managed services. A store that reports
-    nothing of its eviction or of its log is taken as it is.
-    """
-    faults = (
-        _age_fault(info),
-        _kind_fault(info, as_cluster=as_cluster),
-        _eviction_fault(info),
-        _log_fault(info),
-        _fsync_fault(info, fsync),
-    )
-    return [fault for fault in faults if fault]
-
-
-def info_of(client: Any) -> dict[str, Any]:
-    """The fields of INFO that `store_faults` reads. Raises `RedisError`."""
-    return {name: value for section in EXAMINED for name, value in client.info(section).items()}
-
-
-def fsync_of(client: Any) -> str:
-    """The server's `appendfsync`; empty where this user may not ask, as managed services have it. Raises `RedisError`."""
-    from redis.exceptions import ResponseError
-
-    try:
-        config = {_text(name): _text(value) for name, value in client.config_get("appendfsync").items()}
-    except ResponseError:
-        return ""
-    return config.get("appendfsync", "")
-
-
-def replica_fault(info: Mapping[str, Any]) -> str:
-    """Why a store that answers only with a replica would refuse writes at this moment; empty if it would not."""
-    if _text(info.get("role", "master")) != "master":
-        return "it is a replica itself: name the primary, or an address that follows it"
-    if int(info.get("connected_slaves", 0)):
-        return ""
-    return "no replica is connected, and store.durability asks for one: every submit is refused"
-
-
-def version_of(info: Mapping[str, Any]) -> tuple[int, ...]:
-    words = _text(info.get("valkey_version") or info.get("redis_version") or "0").split(".")
-    return tuple(int(word) for word in words if word.isdigit())
-
-
-def is_logged(info: Mapping[str, Any]) -> bool:
-    """Whether the store has an append-only file; taken as true where it reports nothing of it."""
-    return _text(info.get("aof_enabled", 1)) == "1"
-
-
-def _age_fault(info: Mapping[str, Any]) -> StoreFault | None:
-    version = version_of(info)
-    if not any(version) or version >= OLDEST_REDIS:
-        return None
-    return StoreFault(
-        StoreRequirement.NONE,
-        f"it is version {'.'.join(map(str, version))}, which has no functions",
-        "use Redis 7.0 or newer, or Valkey",
-    )
-
-
-def _kind_fault(info: Mapping[str, Any], *, as_cluster: bool) -> StoreFault | None:
-    if as_cluster or _text(info.get("cluster_enabled", 0)) != "1":
-        return None
-    return StoreFault(
-        StoreRequirement.NONE,
-        "it is a node of a cluster, and has a part of the keys only",
-        "write redis+cluster://HOST:PORT, with some more of its nodes",
-    )
-
-
-def _eviction_fault(info: Mapping[str, Any]) -> StoreFault | None:
-    policy = _text(info.get("maxmemory_policy", _KEEPS_ALL))
-    if policy == _KEEPS_ALL:
-        return None
-    return StoreFault(
-        StoreRequirement.NO_EVICTION,
-        f"maxmemory-policy is {policy}: a full store would delete jobs that were accepted; set it to {_KEEPS_ALL}",
-        f"CONFIG SET maxmemory-policy {_KEEPS_ALL}, {_IN_ITS_FILE}",
-    )
-
-
-def _log_fault(info: Mapping[str, Any]) -> StoreFault | None:
-    if is_logged(info):
-        return None
-    return StoreFault(
-        StoreRequirement.LOG,
-        "it has no append-only file: a restart loses all jobs since the last snapshot",
-        f"CONFIG SET appendonly yes, then CONFIG SET appendfsync always, {_IN_ITS_FILE}",
-    )
-
-
-def _fsync_fault(info: Mapping[str, Any], fsync: str) -> StoreFault | None:
-    if not is_logged(info) or fsync == "always":
-        return None
-    if not fsync:
-        return StoreFault(
-            StoreRequirement.FSYNC,
-            "it does not say when it syncs its log, so a power cut may lose jobs",
-            'allow this user CONFIG GET, or ask less with store.require = "log"',
-        )
-    return StoreFault(
-        StoreRequirement.FSYNC,
-        f"appendfsync is {fsync}: a power cut may lose the jobs of the last seconds",
-        f"CONFIG SET appendfsync always, {_IN_ITS_FILE}",
-    )
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

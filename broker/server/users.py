@@ -34,9 +34,8 @@ CALLED_BY_FUNCTIONS = (
 # The commands that every client sends while it connects.
 CONNECTED = "ping client|setname client|setinfo hello quit"
 # The commands that our clients send besides.
-_OURS = f"fcall fcall_ro subscribe unsubscribe ssubscribe sunsubscribe cluster|slots {CONNECTED}"
-# For answers that wait until a replica has the writes.
-_WAITED = "waitaof"
+# waitaof: for answers that wait until a replica has the writes. A worker waits too, for the jobs that it submits.
+_OURS = f"fcall fcall_ro subscribe unsubscribe ssubscribe sunsubscribe waitaof cluster|slots {CONNECTED}"
 # For the gateway's metrics, the state of the server's memory and log; at every start, whether the server would delete jobs.
 _ASKED = "info"
 _OUR_KEYS = ("ps:*", "penstock*", "celery-task-meta-*")
@@ -64,7 +63,7 @@ def _rules(commands: str, keys: tuple[str, ...], channels: tuple[str, ...]) -> s
 
 RULES = {
     ADMIN: "~* &* +@all",
-    GATEWAY: _rules(f"{_OURS} {_ASKED} {_WAITED} {CALLED_BY_FUNCTIONS}", (*_OUR_KEYS, *_API_KEYS), _OUR_CHANNELS),
+    GATEWAY: _rules(f"{_OURS} {_ASKED} {CALLED_BY_FUNCTIONS}", (*_OUR_KEYS, *_API_KEYS), _OUR_CHANNELS),
     WORKER: _rules(
         f"{_OURS} {_ASKED} {CALLED_BY_FUNCTIONS} {_CELERYS}", (*_OUR_KEYS, *_CELERY_KEYS), (*_OUR_CHANNELS, *_CELERY_CHANNELS)
     ),

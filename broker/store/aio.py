@@ -17,7 +17,7 @@ from penstock.broker.protocol import membership
 from penstock.broker.records import NewJob, Push, QueueStats, Submitted
 from penstock.broker.server.health import SECTIONS, StoreHealth, store_health, worst_health
 from penstock.broker.store import ops, registry
-from penstock.broker.store.connection import CallLink, cluster_nodes, connect_async, is_cluster
+from penstock.broker.store.connection import CallLink, cluster_nodes, connect_async, is_cluster, sentinels_of
 from penstock.broker.store.group_commit import GroupCommit
 from penstock.broker.store.library import library
 from penstock.broker.store.links.refusals import AskAgain, is_lacking, not_loaded, store_error
@@ -72,7 +72,7 @@ class AsyncStore:
         # Imported here, because few stores have a replica to wait for.
         from penstock.broker.store.links.replicated_link import ReplicatedLink
 
-        return ReplicatedLink(self._redis.connection_pool, within_s=ANSWER_WITHIN_S)
+        return ReplicatedLink(self._redis.connection_pool, within_s=ANSWER_WITHIN_S, sentinels=sentinels_of(self.url))
 
     async def start(self) -> None:
         for link in (self._submits, self._calls, self._writes):
@@ -250,8 +250,10 @@ class AsyncStore:
         await self._ask("DEL", f"{_SESSION}{name}")
 
     async def ping(self) -> None:
-        """Returns if Redis is reachable and takes writes."""
+        """Returns if Redis is reachable, takes writes, and is able to wait for replicas where writes are to wait for them."""
         await self._ask("SET", "ps:ping", "1", "PX", 60_000)
+        if self._writes is not self._calls:
+            await self._ask("WAITAOF", 1, 0, 1)
 
     async def health(self) -> StoreHealth | None:
         """The state of the Redis server; None for a user without the right to ask, where an administrator gave fewer rights."""

@@ -25,6 +25,7 @@ from penstock.broker.store.links.refusals import DEMOTED
 
 if TYPE_CHECKING:
     from penstock.broker.store.links.cluster_calls import CallNodes
+    from penstock.broker.store.links.sentinel import SentinelWatch
 
 
 class RedisConnection(Protocol):
@@ -272,6 +273,15 @@ def cluster_nodes(url: str, *, name: str, within_s: float) -> CallNodes:
     from penstock.broker.store.links.cluster_calls import CallNodes
 
     return CallNodes(url, client_options(url, name, within_s), within_s=within_s)
+
+
+def sentinels_of(url: str) -> SentinelWatch | None:
+    """The watch of the sentinels that the URL names; None if it names none."""
+    if not _is_followed(url):
+        return None
+    from penstock.broker.store.links.sentinel import watch_of
+
+    return watch_of(url)
 
 
 class AsyncLink:

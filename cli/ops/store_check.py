@@ -9,10 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from penstock.broker.server.health import StoreFault, fsync_of, info_of, is_logged, replica_fault, store_faults, version_of
 from penstock.broker.store import library
 from penstock.broker.store.connection import connect_all, is_cluster
 from penstock.cli.ops.checks import Finding, Level
+from penstock.cli.serve.store_faults import (
+    StoreFault,
+    fsync_of,
+    info_of,
+    is_logged,
+    refusal_to_wait,
+    replica_fault,
+    sentinel_faults,
+    store_faults,
+    version_of,
+)
 from penstock.embedded.server import find_server
 from penstock.errors import ConfigError
 from penstock.settings.store_url import StoreRequirement, without_secrets
@@ -32,11 +42,13 @@ def embedded() -> Finding:
 
 
 def reachable(url: str, settings: StoreSettings) -> Finding:
+    replicated, clustered = settings.durability == "replicated", is_cluster(url)
     try:
-        nodes = [_look_at(node, client) for node, client in connect_all(url, name="penstock-doctor").items()]
+        opened = connect_all(url, name="penstock-doctor")
+        nodes = [_look_at(node, client, waits=replicated) for node, client in opened.items()]
+        by_sentinels = sentinel_faults(url) if replicated else []
     except (RedisError, OSError) as fault:
         return Finding("store", Level.FAIL, f"{without_secrets(url)}: {fault}", "start it, or correct PENSTOCK_REDIS_URL")
-    clustered = is_cluster(url)
     # Replicas get the functions from their primaries.
     primaries = [node for node in nodes if not node.is_replica] if clustered else nodes
     loaded = all(node.has_functions for node in primaries)
@@ -44,10 +56,10 @@ def reachable(url: str, settings: StoreSettings) -> Finding:
     size = [f"{len(primaries)} primaries and {len(nodes) - len(primaries)} replicas"] if clustered else []
     first = nodes[0]
     text = ", ".join([without_secrets(url), *size, name_of(first.info), first.log, functions])
+    faults = by_sentinels + [fault for node in nodes for fault in node.faults(as_cluster=clustered)]
     lacks = [node.said(lack) for node in primaries if (lack := replica_fault(node.info))]
-    if settings.durability == "replicated" and lacks:
+    if replicated and lacks and not any(node.refusal_to_wait for node in primaries):
         return Finding("store", Level.FAIL, f"{text}; {'; '.join(lacks)}", "connect a replica with appendonly yes")
-    faults = [node.said_fault(fault) for node in nodes for fault in store_faults(node.info, node.fsync, as_cluster=clustered)]
     return judged(text, faults, settings.require)
 
 
@@ -67,6 +79,7 @@ class _Server:
     info: dict[str, Any]
     fsync: str
     has_functions: bool
+    refusal_to_wait: str
 
     @property
     def is_replica(self) -> bool:
@@ -79,15 +92,17 @@ class _Server:
     def said(self, fault: str) -> str:
         return f"{self.name}: {fault}" if self.name else fault
 
-    def said_fault(self, fault: StoreFault) -> StoreFault:
-        return replace(fault, text=self.said(fault.text))
+    def faults(self, *, as_cluster: bool) -> list[StoreFault]:
+        found = store_faults(self.info, self.fsync, as_cluster=as_cluster, cannot_wait=self.refusal_to_wait)
+        return [replace(fault, text=self.said(fault.text)) for fault in found]
 
 
-def _look_at(node: str, opened: redis.Redis) -> _Server:
-    """Raises `RedisError`."""
+def _look_at(node: str, opened: redis.Redis, *, waits: bool) -> _Server:
+    """`waits`: writes are to wait for replicas. Raises `RedisError`."""
     with closing(opened) as client:
         functions: Any = client.function_list(library=f"penstock_{library.library()[0]}")
-        return _Server(node, info_of(client), fsync_of(client), bool(functions))
+        info = info_of(client)
+        return _Server(node, info, fsync_of(client), bool(functions), refusal_to_wait(client, info) if waits else "")
 
 
 def judged(text: str, faults: Sequence[StoreFault], required: StoreRequirement) -> Finding:

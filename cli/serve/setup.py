@@ -131,7 +131,7 @@ def need_sound_store(settings: Settings) -> None:
     from penstock.cli.serve.start_watch import check_login, check_store
 
     check_login(settings.store.url)
-    check_store(settings.store.url, settings.store.require, print_faint)
+    check_store(settings.store.url, settings.store, print_faint)
 
 
 def with_store(env: Mapping[str, str], url: str) -> dict[str, str]:

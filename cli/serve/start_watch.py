@@ -11,7 +11,7 @@ from penstock.cli.exits import StartError
 from penstock.errors import StoreUnavailable
 from penstock.model_spec import SlotInfo, WorkerInfo
 from penstock.settings.store_url import StoreRequirement
-from penstock.settings.tables import Settings
+from penstock.settings.tables import Settings, StoreSettings
 from penstock.words import plural
 
 _FIRST_LOOK_S = 1.0
@@ -102,20 +102,25 @@ def check_login(redis_url: str) -> None:
                 raise StartError(fault.message, hint=fault.hint) from error
 
 
-def check_store(redis_url: str, required: StoreRequirement, say: Callable[[str], None]) -> None:
-    """Raises `StartError` if the store answers and lacks a requirement; `say` gets a sentence for each other fault."""
+def check_store(redis_url: str, settings: StoreSettings, say: Callable[[str], None]) -> None:
+    """Raises `StartError` if the store answers and lacks what the settings ask of it; `say` gets a sentence for each other
+    fault.
+    """
     from redis import RedisError
 
-    from penstock.broker.server.health import fsync_of, info_of, store_faults
     from penstock.broker.store.connection import connect_all, is_cluster
+    from penstock.cli.serve.store_faults import fsync_of, info_of, refusal_to_wait, sentinel_faults, store_faults
 
+    replicated = settings.durability == "replicated"
     said: dict[str, None] = {}
     try:
         for node, opened in connect_all(redis_url, name="penstock-start").items():
             with closing(opened) as client:
                 info, fsync = info_of(client), fsync_of(client)
-            for fault in store_faults(info, fsync, as_cluster=is_cluster(redis_url)):
-                if fault.is_refused(required):
+                refusal = refusal_to_wait(client, info) if replicated else ""
+            by_sentinels = sentinel_faults(redis_url) if replicated else []
+            for fault in by_sentinels + store_faults(info, fsync, as_cluster=is_cluster(redis_url), cannot_wait=refusal):
+                if fault.is_refused(settings.require):
                     where = f"the job store, node {node}," if node else "the job store"
                     raise StartError(f"{where} may not be used: {fault.text}", hint=fault.hint)
                 # A server that does not report its syncs is not a fault.

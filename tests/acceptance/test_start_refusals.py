@@ -14,12 +14,15 @@ import redis
 
 from penstock.cli.serve.start_watch import check_store
 from penstock.embedded.server import EmbeddedServer
-from penstock.settings.store_url import StoreRequirement
+from penstock.settings.tables import Settings
+from tests.acceptance.gateway_process import gateway_process
 from tests.acceptance.test_cli import SQUARE, clean_environment, stopped
 from tests.acceptance.warm_command import run_command
 from tests.acceptance.warm_up import PROCESSES, started
 from tests.command import called_here
 from tests.eventually import eventually
+from tests.faults.server import Server
+from tests.steady_load import REPLICATED
 
 BROKEN = """
 import os
@@ -183,7 +186,8 @@ def test_a_store_that_keeps_less_than_is_required_is_refused(
 
 def test_a_store_that_keeps_less_than_it_could_is_warned_of_and_taken(server: EmbeddedServer) -> None:
     said: list[str] = []
-    check_store(server.url, StoreRequirement.LOG, said.append)
+    env = {"PENSTOCK_REDIS_URL": server.url, "PENSTOCK_STORE__REQUIRE": "log"}
+    check_store(server.url, Settings.load(env=env).store, said.append)
     assert [text.partition(":")[2].split(";")[0] for text in said] == [
         " appendfsync is everysec: a power cut may lose the jobs of the last seconds"
     ]
@@ -193,3 +197,70 @@ def test_a_word_that_is_no_requirement_is_refused_with_those_that_are(tmp_path: 
     done = called_here("config", "--check", cwd=tmp_path, env=clean_environment() | {"PENSTOCK_STORE__REQUIRE": "always"})
     assert done.returncode == 4, done.stderr
     assert "no_eviction" in done.stderr + done.stdout
+
+
+@pytest.fixture(scope="module")
+def unwaiting(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Yield a server that has no WAITAOF, as Redis below 7.2."""
+    folder = tmp_path_factory.mktemp("unwaiting")
+    (folder / "without.conf").write_text('rename-command WAITAOF ""\n')
+    server = Server(folder / "data", extra={"include": str(folder / "without.conf")})
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    "command", [["gateway", "--port", "0"], ["worker", str(SQUARE)], ["runner"]], ids=lambda words: words[0]
+)
+def test_a_store_that_cannot_wait_for_replicas_is_refused_where_writes_are_to_wait(
+    unwaiting: Server, tmp_path: Path, command: list[str]
+) -> None:
+    # Regression: the gateway started and was ready, and every submit was a 503.
+    check_unwaiting(called_here(*command, cwd=tmp_path, env=replicated_environment(unwaiting.url)))
+
+
+def test_up_refuses_it_as_well_and_doctor_names_the_next_step(unwaiting: Server, tmp_path: Path) -> None:
+    env = replicated_environment(unwaiting.url)
+    check_unwaiting(run(tmp_path, "up", str(SQUARE), "--port", "0", **REPLICATED, PENSTOCK_REDIS_URL=unwaiting.url))
+    doctor = called_here("doctor", cwd=tmp_path, env=env)
+    assert doctor.returncode == 1
+    assert "it cannot wait for replicas" in doctor.stdout
+    assert "use Redis 7.2 or newer" in doctor.stdout
+    assert "connect a replica" not in doctor.stdout
+
+
+def test_a_gateway_is_not_ready_while_its_store_cannot_wait_for_replicas(has_server: None, tmp_path: Path) -> None:
+    server = Server(tmp_path / "data")
+    server.start()
+    try:
+        with gateway_process(server.url, tmp_path / "gateway", env=REPLICATED) as gateway, server.client() as client:
+            eventually(lambda: gateway.get("/readyz").status_code == 200)
+            client.execute_command("ACL", "SETUSER", "default", "-waitaof")
+            eventually(lambda: gateway.get("/readyz").status_code == 503)
+            client.execute_command("ACL", "SETUSER", "default", "+waitaof")
+            eventually(lambda: gateway.get("/readyz").status_code == 200)
+    finally:
+        server.stop()
+
+
+def test_a_store_without_a_log_cannot_wait_for_replicas_either(unwaiting: Server, tmp_path: Path) -> None:
+    server = Server(tmp_path / "data", extra={"appendonly": "no"})
+    server.start()
+    try:
+        done = called_here("gateway", "--port", "0", cwd=tmp_path, env=replicated_environment(server.url))
+        assert done.returncode == 7, done.stderr
+        assert "appendonly" in done.stderr
+    finally:
+        server.stop()
+
+
+def replicated_environment(url: str) -> dict[str, str]:
+    return clean_environment() | REPLICATED | {"PENSTOCK_REDIS_URL": url}
+
+
+def check_unwaiting(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 7, done.stderr
+    said = done.stderr.splitlines()
+    assert said[0].startswith("error: the job store may not be used: it cannot wait for replicas"), done.stderr
+    assert "use Redis 7.2 or newer" in said[1]

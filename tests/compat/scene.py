@@ -19,9 +19,9 @@ from typing import Any, Self
 
 import httpx2
 
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.sync import RedisStore
 from penstock.client.sync import Client
+from penstock.embedded.server import EmbeddedServer
 from penstock.loadtest.stack import free_port
 from tests.compat.tree import PYTHON, Tree
 from tests.eventually import eventually

@@ -91,6 +91,10 @@ class Server:
         """Be a replica of this server from the next start on."""
         self._extra["replicaof"] = f"{primary.host.address} {primary.port}"
 
+    def announce(self, port: int) -> None:
+        """As a replica, give this as its port to others, from the next start on."""
+        self._extra["replica-announce-port"] = str(port)
+
     def answers(self) -> bool:
         with contextlib.suppress(redis.RedisError, OSError), self.client(timeout_s=1.0) as client:
             return bool(client.ping())

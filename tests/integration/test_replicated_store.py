@@ -118,7 +118,7 @@ async def test_a_repeat_is_not_answered_before_the_replica_has_what_the_first_on
 async def test_a_primary_without_a_log_says_so(store: AsyncStore, primary: Server) -> None:
     with primary.client() as client:
         client.config_set("appendonly", "no")
-    with pytest.raises(NotReplicated, match="cannot wait for its replica"):
+    with pytest.raises(StoreUnavailable, match="cannot wait for its replica"):
         await store.submit(new_job())
 
 

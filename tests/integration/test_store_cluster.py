@@ -27,7 +27,6 @@ from penstock.cli.serve.start_watch import check_store
 from penstock.errors import StoreUnavailable
 from penstock.job import Payload, new_job_id
 from penstock.model_spec import ModelInfo, WorkerInfo
-from penstock.settings.store_url import StoreRequirement
 from penstock.settings.tables import Settings
 from tests.acceptance.gateway_process import gateway_process
 from tests.eventually import eventually
@@ -142,10 +141,10 @@ def test_a_store_is_looked_at_on_all_its_nodes(cluster: Cluster) -> None:
         client.config_set("maxmemory-policy", "allkeys-lru")
         assert reachable(cluster.url, settings).level is Level.FAIL
         with pytest.raises(StartError, match=str(cluster.servers[4].port)):
-            check_store(cluster.url, StoreRequirement.NO_EVICTION, print)
+            check_store(cluster.url, settings, print)
         client.config_set("maxmemory-policy", "noeviction")
     with pytest.raises(StartError, match="it is a node of a cluster"):
-        check_store(f"redis://127.0.0.1:{cluster.servers[0].port}", StoreRequirement.NONE, print)
+        check_store(f"redis://127.0.0.1:{cluster.servers[0].port}", settings, print)
 
 
 def test_what_was_accepted_is_done_though_a_primary_is_killed_and_slots_move_under_load(

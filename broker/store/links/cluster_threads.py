@@ -154,7 +154,7 @@ def cluster_client(url: str, options: dict[str, Any], key: str) -> redis.Redis:
     """A client of the node that serves the key, which is looked up at each connect; without a key, of any node."""
     address = parse_store_url(url)
 
-    def find() -> Node:
+    def find(_: Any) -> Node:
         nodes = ThreadNodes(address, options)
         try:
             return nodes.owner(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import redis
@@ -19,7 +19,9 @@ from penstock.broker.store.links.refusals import AWAY
 from penstock.broker.store.links.topology import Node
 from penstock.settings.store_url import StoreAddress, parse_store_url
 
-Finder = Callable[[], Node]
+# What a connection asks where to go, before it goes.
+Finder = Callable[[Any], Node]
+AsyncFinder = Callable[[Any], Awaitable[Node]]
 
 
 def node_pool(address: StoreAddress, node: Node, options: dict[str, Any]) -> redis.ConnectionPool:
@@ -39,8 +41,13 @@ def async_node_pool(address: StoreAddress, node: Node, options: dict[str, Any]) 
 def found_client(address: StoreAddress, options: dict[str, Any], find: Finder) -> redis.Redis:
     """A client of the node that `find` names, each time it connects."""
     pool = node_pool(address, Node("", 0), options)
-    pool.connection_class = type("Found", (_Found, pool.connection_class), {"find": staticmethod(find)})
+    pool.connection_class = type("Found", (_Found, pool.connection_class), {"find": find})
     return redis.Redis.from_pool(pool)
+
+
+def async_found_client(address: StoreAddress, options: dict[str, Any], find: AsyncFinder) -> redis.asyncio.Redis:
+    """The same for an event loop."""
+    return _async_client(address, options, _AsyncFound, {"find": find})
 
 
 def any_client(address: StoreAddress, options: dict[str, Any]) -> redis.Redis:
@@ -53,8 +60,12 @@ def any_client(address: StoreAddress, options: dict[str, Any]) -> redis.Redis:
 def async_any_client(url: str, options: dict[str, Any]) -> redis.asyncio.Redis:
     """A client of any node that answers: published messages and cluster-wide facts are the same at each."""
     address = parse_store_url(url)
-    kind = AsyncSSLConnection if address.tls else AsyncConnection
-    connection_class = type("Any", (_AsyncAny, kind), {"seeds": seeds_of(address)})
+    return _async_client(address, options, _AsyncAny, {"seeds": seeds_of(address)})
+
+
+def _async_client(address: StoreAddress, options: dict[str, Any], kind: type, members: dict[str, Any]) -> redis.asyncio.Redis:
+    """A client whose connections are of this kind."""
+    connection_class = type("Node", (kind, AsyncSSLConnection if address.tls else AsyncConnection), members)
     pool = redis.asyncio.ConnectionPool(connection_class, retry=AsyncRetry(NoBackoff(), 0), **_login(address), **options)
     return redis.asyncio.Redis.from_pool(pool)
 
@@ -72,7 +83,7 @@ def _login(address: StoreAddress) -> dict[str, Any]:
 class _Found:
     """A connection that asks where to go before it goes."""
 
-    find: Finder
+    find: Callable[[], Node]
     host: str
     port: int
 
@@ -80,6 +91,19 @@ class _Found:
         if getattr(self, "_sock", None) is None:
             self.host, self.port = self.find()
         super().connect()  # type: ignore[misc]
+
+
+class _AsyncFound:
+    """The same for an event loop."""
+
+    find: Callable[[], Awaitable[Node]]
+    host: str
+    port: int
+
+    async def connect(self) -> None:
+        if getattr(self, "_reader", None) is None:
+            self.host, self.port = await self.find()
+        await super().connect()  # type: ignore[misc]
 
 
 class _Any:

@@ -63,6 +63,8 @@ def store_error(error: Exception) -> Exception:
         return StoreUnavailable(f"Redis cannot be reached: {error}", hint="see `penstock doctor`")
     if isinstance(error, redis.exceptions.NoPermissionError):
         return StoreUnavailable(f"Redis does not allow this user what it needs: {error}", hint=_FORBIDDEN_HINT)
+    if isinstance(error, redis.ResponseError) and "WAITAOF" in str(error):
+        return StoreUnavailable(f"the store cannot wait for its replica: {error}", hint="see `penstock doctor`")
     if isinstance(error, _REFUSALS) or (isinstance(error, redis.ResponseError) and str(error).startswith(_REFUSED)):
         return StoreUnavailable(f"Redis refuses to write: {error}", hint="see `penstock doctor`")
     return error

@@ -6,21 +6,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
 import redis.asyncio
 
 from penstock.broker.store.connection import CallLink
 from penstock.broker.store.library import unwaited
+from penstock.broker.store.links.topology import Node
 from penstock.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from penstock.broker.store.links.sentinel import SentinelWatch
 
 # A call that finds its work done writes nothing, and WAITAOF waits for the writes of its connection alone. This write stands
 # before the call, so that there is one.
 _MARK = ("SET", "ps:replicated", "1")
-# Milliseconds, together less than a gateway waits for an answer. WAITAOF asks the replica once how far its disk is. A replica
+# Milliseconds, together less than a gateway waits for an answer. WAITAOF asks the replicas once how far their disks are. One
 # that is asked in the moment in which it gets the writes answers with what was before, and by itself it reports once a second.
-_ASK_FOR_MS = (15, 60, 900)
+_ASK_FOR_MS = (3, 6, 12, 60, 900)
 
 
 class NotReplicated(StoreUnavailable):
@@ -28,10 +32,16 @@ class NotReplicated(StoreUnavailable):
 
 
 class ReplicatedLink(CallLink):
-    """Takes calls as `CallLink` does; an answer comes once a replica has confirmed what was written."""
+    """Takes calls as `CallLink` does; an answer comes once a replica has confirmed what was written.
 
-    def __init__(self, pool: redis.asyncio.ConnectionPool, *, within_s: float) -> None:
+    With `sentinels` all replicas that they know confirm it, because they may promote any. If some do not, one is enough where a
+    look at the sentinels after its confirmation is certain that this server is the primary.
+    """
+
+    def __init__(self, pool: redis.asyncio.ConnectionPool, *, within_s: float, sentinels: SentinelWatch | None = None) -> None:
         super().__init__(pool, within_s=within_s)
+        self._sentinels = sentinels
+        self._is_short = False
         self._rounds: _Rounds | None = None
 
     @staticmethod
@@ -64,13 +74,34 @@ class ReplicatedLink(CallLink):
 
     async def _ask(self, connection: object) -> None:
         """Ask whether a replica has what was written over this connection. Raises why that is not known."""
+        wanted = max(1, self._sentinels.view.replicas) if self._sentinels is not None else 1
+        for ms in _ASK_FOR_MS:
+            confirmed = await self._confirmations(connection, wanted, ms)
+            # Where some were missing just now, each call does not wait again for them in vain.
+            if confirmed >= (1 if self._is_short else wanted):
+                break
+        self._is_short = 0 < confirmed < wanted
+        if not confirmed:
+            late = f"within {sum(_ASK_FOR_MS) / 1000:.0f} s"
+            raise NotReplicated(f"no replica has written this to its disk {late}, or the primary has not", hint=_HINT)
+        if self._is_short:
+            await self._ask_sentinels(connection)
+
+    async def _confirmations(self, connection: object, wanted: int, ms: int) -> int:
+        """How many replicas have on their disks what was written over this connection, as the primary has."""
         # Another connection knows nothing of the writes, and may lead to a primary that never had them.
-        asked = self.calls([("WAITAOF", 1, 1, ms) for ms in _ASK_FOR_MS]) if self._connection is connection else None
+        asked = self.calls([("WAITAOF", 1, wanted, ms)]) if self._connection is connection else None
         if asked is None:
             raise redis.ConnectionError("the connection broke before a replica confirmed what was written")
-        replies = await asyncio.gather(*asked, return_exceptions=True)
-        if not any(_is_confirmed(one) for one in replies):
-            raise _refusal(replies[-1])
+        on_primary, on_replicas = await asked[0]
+        return int(on_replicas) if on_primary else 0
+
+    async def _ask_sentinels(self, connection: Any) -> None:
+        """The replica that is missing may be the primary now: raises `NotReplicated` unless the sentinels rule that out."""
+        assert self._sentinels is not None
+        view = await self._sentinels.seen()
+        if not view.is_certain or view.primary != Node(connection.host, connection.port):
+            raise NotReplicated("a replica is missing, and the sentinels do not agree on the primary", hint=_HINT)
 
 
 class _Rounds:
@@ -104,20 +135,6 @@ class _Rounds:
             else:
                 waited.set_result(None)
         self._task = None
-
-
-def _is_confirmed(reply: Any) -> bool:
-    """WAITAOF answers two counts of servers that have the writes on their disk: primaries and replicas."""
-    return isinstance(reply, list) and all(reply)
-
-
-def _refusal(reply: Any) -> Exception:
-    if isinstance(reply, redis.ResponseError):
-        return NotReplicated(f"the store cannot wait for its replica: {reply}", hint=_HINT)
-    if isinstance(reply, Exception):
-        return reply
-    missing = "no replica has" if reply[0] else "the primary has not"
-    return NotReplicated(f"{missing} written this to its disk within {sum(_ASK_FOR_MS) / 1000:.0f} s", hint=_HINT)
 
 
 _HINT = 'see `penstock doctor`: store.durability = "replicated" needs a replica that is connected, with appendonly yes'

@@ -14,7 +14,7 @@ from penstock.broker.store.registry import WORKERS_KEY
 
 _FUNCTION_CALL = "FCALL"
 # Commands that name no key go to the node that has the registry, so that all processes ask the same clock.
-_KEYLESS = ("TIME", "PING", "INFO", "FUNCTION")
+_KEYLESS = ("TIME", "PING", "INFO", "FUNCTION", "WAITAOF")
 # The nodes are asked no more often than this which of them serves what, however many calls find a node away.
 _PACE_S = 0.05
 # How long and how often a call that no node took is sent again. After that its caller gets `StoreUnavailable`.

@@ -4,7 +4,7 @@ import pytest
 import redis
 from redis.exceptions import MovedError, TryAgainError
 
-from penstock.broker.server.health import StoreHealth, store_faults, worst_health
+from penstock.broker.server.health import StoreHealth, worst_health
 from penstock.broker.store import ops, registry
 from penstock.broker.store.links.topology import ClusterView, Node, beside, guarded, key_of, parse_topology, slot_of
 from penstock.broker.store.ops import prefix, queue_name
@@ -90,10 +90,3 @@ def test_the_registry_and_its_clock_are_at_one_node() -> None:
 def test_a_store_is_as_well_as_its_worst_node() -> None:
     well, full = StoreHealth(1, 10, 5, persistence_ok=True), StoreHealth(9, 10, 5, persistence_ok=False)
     assert worst_health([well, full]) == StoreHealth(9, 10, 10, persistence_ok=False)
-
-
-def test_a_node_of_a_cluster_is_no_store_by_itself() -> None:
-    info = {"redis_version": "7.2.0", "cluster_enabled": 1, "aof_enabled": 1}
-    [fault] = store_faults(info, "always")
-    assert "redis+cluster://" in fault.hint
-    assert store_faults(info, "always", as_cluster=True) == []

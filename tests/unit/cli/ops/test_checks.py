@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.server.health import replica_fault, store_faults, version_of
 from penstock.cli.ops import checks
 from penstock.cli.ops.checks import Level
 from penstock.cli.ops.store_check import judged, name_of
 from penstock.cli.serve.setup import serve_setup
+from penstock.cli.serve.store_faults import promotion_faults, replica_fault, store_faults, version_of
 from penstock.errors import ConfigError
 from penstock.settings.store_url import StoreRequirement
 from penstock.settings.tables import Settings
@@ -179,3 +179,33 @@ def test_a_store_that_answers_with_its_replica_needs_one(info: dict[str, Any], s
 def test_a_valkey_is_known_by_its_own_version() -> None:
     info = {"redis_version": "7.2.4", "valkey_version": "9.1.2"}
     assert (name_of(info), version_of(info)) == ("Valkey 9.1.2", (9, 1, 2))
+
+
+def test_a_node_of_a_cluster_is_no_store_by_itself() -> None:
+    info = {"redis_version": "7.2.0", "cluster_enabled": 1, "aof_enabled": 1}
+    [fault] = store_faults(info, "always")
+    assert "redis+cluster://" in fault.hint
+    assert store_faults(info, "always", as_cluster=True) == []
+
+
+HEALTHY = {"name": "main", "num-other-sentinels": "2", "quorum": "2"}
+
+
+@pytest.mark.parametrize(
+    ("primary", "priorities", "named", "said", "next"),
+    [
+        (HEALTHY, ["100", "100", "0"], 3, "", ""),
+        (HEALTHY, ["100"], 2, "", ""),
+        (HEALTHY, ["100"], 1, "names 1 of its 3 sentinels", "name all of them"),
+        (HEALTHY | {"quorum": "1"}, ["100"], 3, "1 of its 3 sentinels may find", "SENTINEL SET main quorum 2"),
+        (HEALTHY, ["100", "50"], 3, "priorities [50, 100]", "one replica-priority"),
+    ],
+)
+def test_sentinels_that_could_promote_a_server_without_what_was_confirmed_are_refused(
+    primary: dict[str, str], priorities: list[str], named: int, said: str, next: str
+) -> None:
+    faults = promotion_faults(primary, [{"slave-priority": one} for one in priorities], named=named)
+    finding = judged("redis", faults, StoreRequirement.NONE)
+    assert finding.level is (Level.FAIL if said else Level.OK)
+    assert said in finding.text
+    assert next in finding.next
