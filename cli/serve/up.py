@@ -205,6 +205,8 @@ def _processes(chosen: ServeSetup, port: int, addresses: Mapping[str, str]) -> d
         "PENSTOCK_GATEWAY__PORT": str(port),
         "PENSTOCK_STORE__STATE_DIR": str(chosen.settings.store.state_dir),
     }
+    if not chosen.settings.store.url and chosen.settings.store.fsync == "always":
+        env["PENSTOCK_STORE__REQUIRE"] = "fsync"
     return {name: managed_process(name, env, addresses[name]) for name in addresses}
 
 

@@ -80,6 +80,11 @@ class StoreSettings(Table):
     inline_output_bytes: Bytes = 64 * KIB
     reserve_bytes: Bytes = 1024 * MIB
 
+    @property
+    def answers_from_disk(self) -> bool:
+        """Whether what the store has answered is on its disk, and no other disk takes its place."""
+        return self.durability == "local" and self.require is StoreRequirement.FSYNC
+
     @model_validator(mode="after")
     def _replicas_belong_to_a_store_of_ones_own(self) -> StoreSettings:
         if self.durability == "replicated" and not self.url:

@@ -19,6 +19,7 @@ from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import Batch, Release, Retry
 from penstock.workers.slot.child.events import Cause
+from penstock.workers.slot.needless import NeedlessBlobs
 
 if TYPE_CHECKING:
     # A slot gets its store from its worker, and loads none of the code that reaches it.
@@ -149,6 +150,7 @@ class SlotContext:
     # Subscribes to a queue under the name of the slot's incarnation there.
     listen: Callable[[str, str], WakeUpListener]
     blobs: BlobStore
+    needless: NeedlessBlobs
     observers: Observers
     lease_s: float
     inline_output_bytes: int

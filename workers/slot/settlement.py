@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from penstock.backoff import Backoff, BackoffCounter
-from penstock.broker.blobs.files import BlobStore
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, Reported, Settled
 from penstock.errors import InternalError, StoreUnavailable
@@ -82,14 +81,12 @@ class Settlements:
     Outputs over `inline_bytes` go to the blob store.
     """
 
-    def __init__(
-        self, spec: ModelSpec, store: RedisStore, blobs: BlobStore, *, inline_bytes: int, observers: Observers
-    ) -> None:
+    def __init__(self, spec: ModelSpec, store: RedisStore, context: SlotContext) -> None:
         self._spec = spec
         self.store = store
-        self._blobs = blobs
-        self._inline_bytes = inline_bytes
-        self._observers = observers
+        self._blobs, self._needless = context.blobs, context.needless
+        self._inline_bytes = context.inline_output_bytes
+        self._observers = context.observers
         self._debts: deque[Debt] = deque()
         # How many jobs this slot has ended.
         self.ended = 0
@@ -208,8 +205,11 @@ class Settlements:
         return replace(ending, output=Payload(ending.output.content_type, blob=stored[blob_name(ending)]))
 
     def _on_settled(self, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
-        if unneeded := unneeded_blobs(batch, answers):
-            self._blobs.delete_all(unneeded)
+        unseen, needless = unneeded_blobs(batch, answers)
+        if unseen:
+            self._blobs.delete_all(unseen)
+        if needless:
+            self._needless.add(batch.queue, needless)
         stale = sum(answer is Settled.STALE for answer in answers)
         if stale:
             log.warning(SETTLED_STALE, worker=batch.worker, items=stale, batch=batch.stamp.id)
@@ -234,9 +234,7 @@ class Debts:
         self._model = spec.name
         self._observers = context.observers
         self.absence = Absence()
-        self.settlements = Settlements(
-            spec, context.open_store(), context.blobs, inline_bytes=context.inline_output_bytes, observers=context.observers
-        )
+        self.settlements = Settlements(spec, context.open_store(), context)
         # Running jobs whose end was asked for. Other threads append.
         self._unwanted: deque[JobId] = deque()
 

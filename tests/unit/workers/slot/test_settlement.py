@@ -28,7 +28,8 @@ from penstock.errors import StoreUnavailable
 from penstock.job import JobId, JobState, Payload, Priority
 from penstock.model_spec import ModelSpec
 from penstock.workers.slot.batch import Batch, Release, blob_name
-from penstock.workers.slot.context import Observer, Observers
+from penstock.workers.slot.context import Observer, Observers, SlotContext
+from penstock.workers.slot.needless import NeedlessBlobs
 from penstock.workers.slot.reports import Said
 from penstock.workers.slot.settlement import Absence, Settlements
 
@@ -132,9 +133,19 @@ def blobs(tmp_path: Path) -> LocalBlobs:
     return LocalBlobs(tmp_path)
 
 
+def settlements_of(store: ShakyStore, blobs: LocalBlobs, observers: Observers) -> Settlements:
+    def listen(queue: str, incarnation: str) -> Any:
+        raise AssertionError((queue, incarnation))
+
+    at = cast("RedisStore", store)
+    needless = NeedlessBlobs(blobs, at, at_once=True)
+    context = SlotContext(lambda: at, listen, blobs, needless, observers, lease_s=15.0, inline_output_bytes=65_536)
+    return Settlements(ModelSpec("m", "m.py"), at, context)
+
+
 @pytest.fixture
 def settlements(store: ShakyStore, blobs: LocalBlobs) -> Settlements:
-    return Settlements(ModelSpec("m", "m.py"), cast("RedisStore", store), blobs, inline_bytes=65_536, observers=Observers())
+    return settlements_of(store, blobs, Observers())
 
 
 def names(store: ShakyStore) -> list[str]:
@@ -319,9 +330,7 @@ class Follower(Observer):
 def test_who_does_not_want_every_batch_hears_of_those_with_a_failure(store: ShakyStore, blobs: LocalBlobs) -> None:
     log, metrics, feed = Follower(every=False), Follower(every=True), Follower(every=False)
     observers = Observers(log, metrics, feed)
-    settlements = Settlements(
-        ModelSpec("m", "m.py"), cast("RedisStore", store), blobs, inline_bytes=65_536, observers=observers
-    )
+    settlements = settlements_of(store, blobs, observers)
     failure = Ending(ID, "1:w:n", JobState.FAILED)
     settlements.owe(ended())
     settlements.owe(ended(ending(), failure))
