@@ -16,6 +16,7 @@ from tests.faults.checker import Verdict
 from tests.faults.driver import order
 from tests.faults.flow import Flow
 from tests.faults.ledger import Entry
+from tests.faults.memory import USUAL_GROWTH_MIB
 from tests.faults.proxy import Proxy
 from tests.faults.server import Server
 from tests.faults.stack import Plan, Stack, whole_stack
@@ -30,7 +31,8 @@ _LARGE_BYTES = 3_000_000
 @dataclass(frozen=True, slots=True)
 class Trial:
     """`apart_s`: what a primary still acknowledges after its replica hears no more of it, asynchronous replication loses. The
-    jobs of a trial take `run_s` each, `per_second` are submitted, with inputs of about `input_bytes`.
+    jobs of a trial take `run_s` each and have inputs of about `input_bytes`; `per_second` are submitted, and `waiting` more
+    before the two are parted.
     """
 
     name: str
@@ -40,6 +42,8 @@ class Trial:
     run_s: float = 0.02
     per_second: float = 50.0
     input_bytes: int = 0
+    waiting: int = 0
+    growth_mib: float = USUAL_GROWTH_MIB
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def order(self) -> dict[str, Any]:
@@ -47,9 +51,18 @@ class Trial:
 
 
 def _large(setting: Setting, name: str, **variables: str) -> Trial:
-    """More is submitted than the worker runs, so that jobs end at any moment."""
-    rounds = setting.count(2, 10)
-    return Trial(name, rounds=rounds, apart_s=0.6, run_s=0.1, per_second=10.0, input_bytes=_LARGE_BYTES, variables=variables)
+    """A gateway holds some of these inputs while they arrive."""
+    return Trial(
+        name,
+        rounds=setting.count(2, 10),
+        apart_s=0.6,
+        run_s=0.05,
+        per_second=5.0,
+        input_bytes=_LARGE_BYTES,
+        waiting=12,
+        growth_mib=200.0,
+        variables=variables,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +107,8 @@ def objects(setting: Setting) -> Verdict:
 
 def _failovers(setting: Setting, trial: Trial) -> Verdict:
     variables = {"PENSTOCK_STORE__DURABILITY": trial.durability, **trial.variables}
-    with whole_stack(Plan(model={"max_batch_size": 4}, server=_AT_ONCE, variables=variables), setting.folder) as stack:
+    plan = Plan(model={"max_batch_size": 4}, server=_AT_ONCE, variables=variables, growth_mib=trial.growth_mib)
+    with whole_stack(plan, setting.folder) as stack:
         if trial.durability == "local":
             stack.driver.also_expected = {404}
         standby = _standby_of(stack.server, setting.folder / "replica-0")
@@ -103,6 +117,7 @@ def _failovers(setting: Setting, trial: Trial) -> Verdict:
             with stack.driver.watching(), flow.running():
                 for number in range(trial.rounds):
                     time.sleep(1.0)
+                    stack.driver.submit_all([trial.order() for _ in range(trial.waiting)])
                     standby = _lose_the_primary(stack, standby, setting.folder / f"replica-{number + 1}", trial.apart_s)
                 hit = healed_now(stack)
                 time.sleep(1.0)
