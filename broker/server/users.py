@@ -33,10 +33,8 @@ CALLED_BY_FUNCTIONS = (
 )
 # The commands that every client sends while it connects.
 CONNECTED = "ping client|setname client|setinfo hello quit"
-# The commands that our clients send besides.
-_OURS = f"fcall fcall_ro subscribe unsubscribe ssubscribe sunsubscribe cluster|slots {CONNECTED}"
-# For answers that wait until a replica has the writes, and for blobs that wait until an end is safe.
-_WAITED = "waitaof"
+# The commands that our clients send besides. Answers wait for a replica by WAITAOF, and blobs until an end is safe.
+_OURS = f"fcall fcall_ro waitaof subscribe unsubscribe ssubscribe sunsubscribe cluster|slots {CONNECTED}"
 # For the gateway's metrics, the state of the server's memory and log; at every start, whether the server would delete jobs.
 _ASKED = "info"
 _OUR_KEYS = ("ps:*", "penstock*", "celery-task-meta-*")
@@ -64,11 +62,9 @@ def _rules(commands: str, keys: tuple[str, ...], channels: tuple[str, ...]) -> s
 
 RULES = {
     ADMIN: "~* &* +@all",
-    GATEWAY: _rules(f"{_OURS} {_ASKED} {_WAITED} {CALLED_BY_FUNCTIONS}", (*_OUR_KEYS, *_API_KEYS), _OUR_CHANNELS),
+    GATEWAY: _rules(f"{_OURS} {_ASKED} {CALLED_BY_FUNCTIONS}", (*_OUR_KEYS, *_API_KEYS), _OUR_CHANNELS),
     WORKER: _rules(
-        f"{_OURS} {_ASKED} {_WAITED} {CALLED_BY_FUNCTIONS} {_CELERYS}",
-        (*_OUR_KEYS, *_CELERY_KEYS),
-        (*_OUR_CHANNELS, *_CELERY_CHANNELS),
+        f"{_OURS} {_ASKED} {CALLED_BY_FUNCTIONS} {_CELERYS}", (*_OUR_KEYS, *_CELERY_KEYS), (*_OUR_CHANNELS, *_CELERY_CHANNELS)
     ),
     FLOWER: _rules(_FLOWERS, (*(f"%R~{key}" for key in _READ_BY_FLOWER), *_FLOWER_KEYS), _CELERY_CHANNELS),
 }

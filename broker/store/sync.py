@@ -139,14 +139,6 @@ class RedisStore:
         }
         return [by_index[index] for index in range(len(jobs))]
 
-    def finish_and_claim(
-        self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp, request: ClaimRequest
-    ) -> tuple[list[Settled], Claim]:
-        """Settle one batch and take the next in one round trip."""
-        finish, claim = ops.finish(endings, worker=worker, stamp=stamp), ops.claim(request)
-        settled, next_batch = self._replies([finish, claim])
-        return finish.decode(settled), claim.decode(next_batch)
-
     def finish_all(
         self, ended: Sequence[tuple[Sequence[Ending], str, BatchStamp]], request: ClaimRequest | None
     ) -> tuple[list[list[Settled]], Claim | None]:

@@ -81,9 +81,11 @@ class StoreSettings(Table):
     reserve_bytes: Bytes = 1024 * MIB
 
     @property
-    def answers_from_disk(self) -> bool:
-        """Whether what the store has answered is on its disk, and no other disk takes its place."""
-        return self.durability == "local" and self.require is StoreRequirement.FSYNC
+    def confirming(self) -> int | None:
+        """How many replicas must have a write until it is safe; None: what is answered is on the one disk that counts."""
+        if self.durability == "replicated":
+            return 1
+        return None if self.require is StoreRequirement.FSYNC else 0
 
     @model_validator(mode="after")
     def _replicas_belong_to_a_store_of_ones_own(self) -> StoreSettings:

@@ -172,7 +172,7 @@ def test_a_worker_whose_bucket_is_away_waits_with_inputs_and_results_and_loses_n
 def test_a_job_whose_object_is_gone_fails_and_says_where_it_was_looked_for(apart: Apart) -> None:
     with apart.worker.standstill():
         job = apart.submit(1)
-        apart.blobs.delete(f"{job.partition('-')[0]}.in")
+        apart.blobs.delete_all([f"{job.partition('-')[0]}.in"])
     eventually(lambda: apart.status(job) == "failed", timeout_s=60.0)
     error = apart.client.get(f"/v1/jobs/{job}").json()["error"]
     assert error["code"] == "input_missing"

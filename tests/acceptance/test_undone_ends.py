@@ -25,7 +25,6 @@ from tests.stack import Stack
 # Above the inline limit, and above what shares a file with other payloads.
 PAD = "x" * 3_000_000
 AT_ONCE = {"repl-diskless-sync-delay": "0"}
-SHORT = {"lease_s": 3.0, "beat_s": 1.0}
 # An end that the disk has already is not undone by a power cut; few cuts come so late.
 CUTS = 20
 
@@ -57,7 +56,7 @@ def started(opened: ExitStack, server: Server) -> Proxy:
 
 def serving(opened: ExitStack, url: str, folder: Path, env: dict[str, str]) -> Stack:
     stack = opened.enter_context(Stack(folder, {"paced": {"source": PACED}}, store=url, env=env))
-    stack.start_worker(**SHORT)
+    stack.start_worker(lease_s=3.0, beat_s=1.0)
     stack.start_gateway()
     stack.await_ready()
     return stack

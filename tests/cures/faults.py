@@ -137,7 +137,7 @@ FAULTS = (
         '    return Gone(f"there is no job {job}")',
         fault="F21",
     ),
-    Cure("F21", f"{_SLOT}/needless.py", "        if self._is_at_once:", "        if True:", fault="F21-files"),
+    Cure("F21", f"{_SLOT}/needless.py", "        if self._replicas is None:", "        if True:", fault="F21-files"),
     Cure(
         "F22",
         f"{_LUA}/finish.lua",

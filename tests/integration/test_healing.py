@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -57,8 +58,8 @@ def sweepers(queue: ModelQueue, pages: Pages, tmp_path: Path) -> list[Sweeper]:
     def made(name: str) -> Sweeper:
         assert isinstance(queue.store, RedisStore)
         blobs = LocalBlobs(tmp_path)
-        needless = NeedlessBlobs(blobs, queue.store)
-        paces = {"lease_s": 60.0, "beat_s": 20.0, "sweep_s": 0.0}
+        needless = NeedlessBlobs(blobs, queue.store, replicas=0)
+        paces: dict[str, Any] = {"lease_s": 60.0, "beat_s": 20.0, "sweep_s": 0.0}
         return Sweeper(queue.store, blobs, {"m"}, name=name, needless=needless, observer=pages, **paces)
 
     return [made("w1"), made("w2")]

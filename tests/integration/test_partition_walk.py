@@ -52,7 +52,7 @@ class WalkingSlot:
             lambda: RedisStore(url),
             lambda queue, incarnation: WakeUps(url, queue, incarnation).open(),
             LocalBlobs(folder),
-            NeedlessBlobs(LocalBlobs(folder), RedisStore(url)),
+            NeedlessBlobs(LocalBlobs(folder), RedisStore(url), replicas=None),
             Observers(),
             lease_s=600.0,
             inline_output_bytes=1_024,

@@ -68,12 +68,7 @@ class Fleet:
         self._sweep_store = RedisStore(self._store_url, name=f"penstock-sweep-{os.getpid()}")
         self._end_store = RedisStore(self._store_url, name=f"penstock-ends-{os.getpid()}")
         blobs = open_blobs(settings.blob_location)
-        self._needless = NeedlessBlobs(
-            blobs,
-            self._end_store,
-            replicas=1 if settings.store.durability == "replicated" else 0,
-            at_once=settings.store.answers_from_disk,
-        )
+        self._needless = NeedlessBlobs(blobs, self._end_store, replicas=settings.store.confirming)
         self._parts = WorkerParts.load(self._host(blobs))
         self._build_threads(blobs)
         self._size = FleetSize(settings, self._versions, self._roster)

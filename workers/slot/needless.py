@@ -34,20 +34,19 @@ class EndStore(Protocol):
 
 
 class NeedlessBlobs:
-    """Any thread may `add`, one thread calls `run_once`. Moments are monotonic.
+    """Any thread may `add`, one thread calls `run_once`. Moments are monotonic. What is still here when the worker ends is
+    deleted with the records of the jobs.
 
-    `at_once`: a store that answers has its answer on its disk, so that the blobs go at once. `replicas`: how many must have an
-    end on their disks too. What is still here when the worker ends is deleted with the records of the jobs.
+    `replicas`: how many must have an end on their disks too; None: an end is safe when the store has answered it.
     """
 
-    def __init__(self, blobs: BlobStore, store: EndStore, *, replicas: int = 0, at_once: bool = False) -> None:
-        self._blobs, self._store = blobs, store
-        self._replicas, self._is_at_once = replicas, at_once
+    def __init__(self, blobs: BlobStore, store: EndStore, *, replicas: int | None) -> None:
+        self._blobs, self._store, self._replicas = blobs, store, replicas
         self._waiting: deque[_Needless] = deque(maxlen=MOST_WAITING)
 
     def add(self, queue: str, blobs: Iterable[tuple[str, str]]) -> None:
         """`blobs`: the serial of each job of the queue that the store says has ended, and the name of a blob."""
-        if self._is_at_once:
+        if self._replicas is None:
             self._blobs.delete_all([name for _, name in blobs])
         else:
             now = time.monotonic()
@@ -56,23 +55,22 @@ class NeedlessBlobs:
     def run_once(self, now: float) -> float | None:
         """Delete what may go; returns when to be called again, if that is soon. Raises `StoreUnavailable`."""
         due: dict[str, list[_Needless]] = {}
-        for _ in range(_AT_ONCE):
-            if not self._waiting or self._waiting[0].added_at > now - EVERY_S:
-                break
+        left = _AT_ONCE
+        while left and self._waiting and self._waiting[0].added_at <= now - EVERY_S:
             one = self._waiting.popleft()
             due.setdefault(one.queue, []).append(one)
-        was_full = sum(map(len, due.values())) == _AT_ONCE
+            left -= 1
         try:
             for queue in list(due):
                 if self._freed(queue, due[queue]):
                     del due[queue]
         finally:
             self._waiting.extendleft(one for entries in due.values() for one in reversed(entries))
-        return 0.01 if was_full and not due else None
+        return None if left or due else 0.01
 
     def _freed(self, queue: str, entries: Sequence[_Needless]) -> bool:
         """False if they have to wait. A job whose end was undone keeps its blobs."""
-        safe = self._store.safe_ends(queue, [one.serial for one in entries], replicas=self._replicas)
+        safe = self._store.safe_ends(queue, [one.serial for one in entries], replicas=self._replicas or 0)
         if safe is not None:
             self._blobs.delete_all([one.name for one in entries if one.serial in safe])
         return safe is not None

@@ -109,17 +109,13 @@ class Settlements:
     def settle_and_claim(self, request: ClaimRequest | None) -> Claim | None:
         """Settle every debt, then claim if there is a request. Raises `StoreUnavailable`; unsettled debts then stay."""
         while self._debts:
-            debt = self._debts[0]
-            if request is not None and len(self._debts) == 1 and isinstance(debt, Batch):
-                return self._finish_and_claim(debt, request)
-            if len(self._debts) > 1 and len(ended := self._first_ended()) > 1:
+            if ended := self._first_ended():
                 is_all = len(ended) == len(self._debts)
-                claim = self._finish_all(ended, request if is_all else None)
-                if claim is not None:
+                if (claim := self._finish_all(ended, request if is_all else None)) is not None:
                     return claim
-                continue
-            self._settle(debt)
-            self._debts.popleft()
+            else:
+                self._settle(self._debts[0])
+                self._debts.popleft()
         return self.store.claim(request) if request is not None else None
 
     def withdraw(self, queue: str, version: str, worker: str) -> bool:
@@ -150,23 +146,8 @@ class Settlements:
             self._on_settled(batch, answers, store_s)
         return claim
 
-    def _finish_and_claim(self, batch: Batch, request: ClaimRequest) -> Claim:
-        began_at = time.monotonic()
-        [batch] = self._with_large_outputs_stored([batch])
-        answers, claim = self.store.finish_and_claim(batch.endings, worker=batch.worker, stamp=batch.stamp, request=request)
-        failpoint("after_finish_before_reply")
-        self._debts.popleft()
-        self._on_settled(batch, answers, time.monotonic() - began_at)
-        return claim
-
     def _settle(self, debt: Debt) -> None:
         match debt:
-            case Batch():
-                began_at = time.monotonic()
-                [batch] = self._with_large_outputs_stored([debt])
-                answers = self.store.finish(batch.endings, worker=batch.worker, stamp=batch.stamp)
-                failpoint("after_finish_before_reply")
-                self._on_settled(batch, answers, time.monotonic() - began_at)
             case Said(reports):
                 for report, answer in zip(reports, self.store.report(reports), strict=True):
                     if answer is Reported.CANCELLED:

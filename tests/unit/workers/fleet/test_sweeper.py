@@ -91,7 +91,7 @@ def counts() -> Counts:
 
 def sweeper_of(store: Store, counts: Counts, folder: Path, *models: str) -> Sweeper:
     blobs = LocalBlobs(folder)
-    needless = NeedlessBlobs(blobs, store, at_once=True)
+    needless = NeedlessBlobs(blobs, store, replicas=None)
     return Sweeper(
         store,
         blobs,

@@ -85,7 +85,7 @@ class Asking:
             lambda: cast("RedisStore", self.store),
             self.listen,
             LocalBlobs(folder),
-            NeedlessBlobs(LocalBlobs(folder), cast("RedisStore", self.store)),
+            NeedlessBlobs(LocalBlobs(folder), cast("RedisStore", self.store), replicas=None),
             Observers(),
             lease_s=15.0,
             inline_output_bytes=1,

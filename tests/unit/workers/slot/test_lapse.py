@@ -23,7 +23,7 @@ def idle_slot(store: Any, folder: Path) -> Slot:
         raise AssertionError((queue, incarnation))
 
     blobs = LocalBlobs(folder)
-    needless = NeedlessBlobs(blobs, store)
+    needless = NeedlessBlobs(blobs, store, replicas=None)
     context = SlotContext(lambda: store, listen, blobs, needless, Observers(), lease_s=3.0, inline_output_bytes=1)
     return Slot(ModelSpec("m", "m.py"), Pin((), 1), context, name="w")
 

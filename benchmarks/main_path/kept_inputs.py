@@ -1,6 +1,6 @@
 """How many bytes of inputs lie on the disk while jobs with large inputs run, and how many such jobs are answered in a second.
 
-`python -m benchmarks.experiments.kept_inputs [--sizes 3000000,100000] [--rate 0] [--seconds 15]`, of a store that syncs each
+`python -m benchmarks.main_path.kept_inputs [--sizes 3000000,100000] [--rate 0] [--seconds 15]`, of a store that syncs each
 write and of one that syncs once a second, whose inputs wait until their ends are safe (D141). A rate of 0 is a closed loop.
 """
 
