@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from penstock.broker.blobs.files import BlobStore
+from penstock.errors import StoreUnavailable
 
 NEEDLESS_KEPT = "needless_blobs_kept"
 # How often a worker asks whether ends are safe. A younger end is not asked about: it is what a power cut or a failover undoes,
@@ -60,13 +61,19 @@ class NeedlessBlobs:
             one = self._waiting.popleft()
             due.setdefault(one.queue, []).append(one)
             left -= 1
-        try:
-            for queue in list(due):
-                if self._freed(queue, due[queue]):
-                    del due[queue]
-        finally:
-            self._waiting.extendleft(one for entries in due.values() for one in reversed(entries))
-        return None if left or due else 0.01
+        kept, failure = 0, None
+        for queue, entries in due.items():
+            try:
+                is_freed = self._freed(queue, entries)
+            except StoreUnavailable as away:
+                # The queues of another node are looked at all the same.
+                failure, is_freed = away, False
+            if not is_freed:
+                kept += len(entries)
+                self._waiting.extend(entries)
+        if failure is not None:
+            raise failure
+        return None if left or kept else 0.01
 
     def _freed(self, queue: str, entries: Sequence[_Needless]) -> bool:
         """False if they have to wait. A job whose end was undone keeps its blobs."""
