@@ -281,6 +281,6 @@ def unneeded_blobs(batch: Batch, answers: Sequence[Settled]) -> tuple[list[str],
         is_done = answer is Settled.CANCELLED or (answer is not Settled.STALE and ending.state is JobState.SUCCEEDED)
         if is_done and job.input.blob and is_own(job.id, job.input.blob):
             needless.append((job.id.serial, job.input.blob))
-        if is_done and answer is not Settled.CANCELLED:
+        if batch.needless and is_done and answer is not Settled.CANCELLED:
             needless += [(job.id.serial, blob) for blob in batch.needless]
     return unseen, needless

@@ -169,8 +169,8 @@ class Settlements:
         D9: blob first, finish second. A crash between them leaves a blob that no record names, which is collected later; the
         reverse order would show a result whose output does not exist.
         """
-        endings = [ending for batch in batches for ending in batch.endings]
-        large = {blob_name(e): e.output.data for e in endings if e.output and is_too_large(e, self._inline_bytes)}
+        most = self._inline_bytes
+        large = {blob_name(e): e.output.data for one in batches for e in one.endings if e.output and is_too_large(e, most)}
         if large:
             stored = dict(zip(large, self._blobs.append_all(list(large.items())), strict=True))
             batches = [replace(one, endings=tuple(self._with_blob(e, stored) for e in one.endings)) for one in batches]
@@ -191,7 +191,7 @@ class Settlements:
             self._blobs.delete_all(unseen)
         if needless:
             self._needless.add(batch.queue, needless)
-        stale = sum(answer is Settled.STALE for answer in answers)
+        stale = answers.count(Settled.STALE)
         if stale:
             log.warning(SETTLED_STALE, worker=batch.worker, items=stale, batch=batch.stamp.id)
         self.ended += len(batch.endings)
