@@ -54,7 +54,7 @@ def _large(setting: Setting, name: str, **variables: str) -> Trial:
     """A gateway holds some of these inputs while they arrive."""
     return Trial(
         name,
-        rounds=setting.count(2, 10),
+        rounds=setting.count(2, 6),
         apart_s=0.6,
         run_s=0.05,
         per_second=5.0,
