@@ -24,11 +24,10 @@ from penstock.broker.store.connection import READ_TIMEOUT_S, connect
 from penstock.broker.store.library import library
 from penstock.broker.store.links.refusals import AWAY, not_loaded, store_error
 from penstock.broker.store.links.thread_link import thread_link
-from penstock.broker.store.links.topology import beside
 from penstock.broker.store.ops import Command, Operation, blocking, prefix
 from penstock.broker.store.registry import KeptTimes
 from penstock.errors import StoreUnavailable
-from penstock.job import Job, JobId, JobState, Payload
+from penstock.job import Job, JobId, Payload
 from penstock.model_spec import ModelInfo, WorkerInfo
 from penstock.rollout import Rollout
 
@@ -40,6 +39,8 @@ _SETTLE_S = 5.0
 FORGET_MAX = 1_000
 # A disk may take so long, and a replica reports once a second. Less than the connection waits for an answer.
 _SYNCED_MS = 3_000
+# The ends of jobs that cannot be replayed.
+_DONE = (b"succeeded", b"cancelled")
 
 
 class RedisStore:
@@ -204,11 +205,11 @@ class RedisStore:
         return {serial for (serial, _), is_there in zip(pairs, answers, strict=True) if is_there}
 
     def safe_ends(self, queue: str, serials: Sequence[str], *, replicas: int) -> set[str] | None:
-        """Those of `serials` that this server says have ended, in a past that its disk has, and those of `replicas`. None: they
-        do not have it yet. A server without a log can only say which have ended. Blocks for `_SYNCED_MS` at most.
+        """Those of `serials` that this server says have succeeded, were cancelled or are gone, in a past that its disk has, and
+        those of `replicas`. None: they do not have it yet. A server without a log speaks for its memory. Blocks for up to 3 s.
         """
         keys = prefix(queue)
-        mark = ("SET", beside("replicated", keys), "1")
+        mark = ("SET", f"ps:replicated:{{{queue}}}", "1")
         asked = (words for one in serials for words in (("HGET", f"{keys}job:{one}", "state"), ("EXISTS", f"{keys}tomb:{one}")))
         try:
             # All in one write: another connection may lead to a primary with another past.
@@ -222,7 +223,7 @@ class RedisStore:
         if not isinstance(synced, Exception) and (synced[0] < 1 or synced[1] < replicas):
             return None
         ends = zip(serials, found[::2], found[1::2], strict=True)
-        return {serial for serial, state, tomb in ends if tomb or (state and JobState(state.decode()).final)}
+        return {serial for serial, state, tomb in ends if tomb or state in _DONE}
 
     def identity(self) -> str:
         """The random name that this store got when it was first asked; another Redis, or an emptied one, has another name."""

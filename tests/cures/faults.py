@@ -256,8 +256,8 @@ FAULTS = (
     Cure(
         "F42-store",
         f"{_SLOT}/settlement.py",
-        "            self._settle(debt)\n            self._debts.popleft()\n",
-        "            self._debts.popleft()\n            self._settle(debt)\n",
+        "                self._settle(self._debts[0])\n                self._debts.popleft()\n",
+        "                self._settle(self._debts.popleft())\n",
         fault="F42-store",
     ),
     Cure(

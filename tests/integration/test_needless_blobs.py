@@ -114,15 +114,18 @@ def test_an_input_waits_for_a_replica_that_lags_and_goes_once_it_has_the_end(ope
 def test_an_end_that_was_undone_keeps_its_input_also_when_the_new_primary_is_asked(opened: ExitStack, tmp_path: Path) -> None:
     ends = Ends(opened_store(opened, server(opened, tmp_path / "s").url), tmp_path)
     undone, _ = ends.running()
+    # It ran again and failed, and may be replayed.
+    failed, token = ends.running()
+    error = Ending(failed, token, JobState.FAILED, error_code="x", error_message="x")
+    ends.store.finish([error], worker="w", stamp=BatchStamp("b", 1, "idle"))
     unknown = new_job_id(QUEUE)
     ends.blobs.put(f"{unknown.serial}.in", b"x")
     ended = ends.ended()
-    for id in (undone, unknown):
+    for id in (undone, failed, unknown):
         ends.add(id)
     ends.look_until(lambda: not ends.has_input(ended))
     # The collector of orphans deletes what no record names after an hour.
-    assert ends.has_input(undone)
-    assert ends.has_input(unknown)
+    assert [ends.has_input(id) for id in (undone, failed, unknown)] == [True] * 3
 
 
 def test_the_input_of_a_job_that_was_forgotten_or_collected_meanwhile_goes_too(opened: ExitStack, tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ from penstock.model_spec import ModelInfo, ModelSpec
 from penstock.workers.ipc.frames import BatchDone
 from penstock.workers.slot.batch import Batch, Release, Retry
 from penstock.workers.slot.child.events import Cause
-from penstock.workers.slot.needless import NeedlessBlobs
 
 if TYPE_CHECKING:
-    # A slot gets its store from its worker, and loads none of the code that reaches it.
+    # A slot gets these from its worker, and loads none of the code that reaches the store.
     from penstock.broker.store.sync import RedisStore
+    from penstock.workers.slot.needless import NeedlessBlobs
 
 
 class WakeUpListener(Protocol):

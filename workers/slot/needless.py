@@ -18,7 +18,7 @@ NEEDLESS_KEPT = "needless_blobs_kept"
 EVERY_S = 2.0
 # What waits beyond this is deleted with the records of its jobs.
 MOST_WAITING = 100_000
-_AT_ONCE = 5_000
+_AT_ONCE = 10_000
 
 
 class _Needless(NamedTuple):
@@ -53,31 +53,24 @@ class NeedlessBlobs:
             now = time.monotonic()
             self._waiting.extend(_Needless(now, queue, *blob) for blob in blobs)
 
-    def run_once(self, now: float) -> float | None:
-        """Delete what may go; returns when to be called again, if that is soon. Raises `StoreUnavailable`."""
+    def run_once(self, now: float) -> None:
+        """Delete what may go. Raises `StoreUnavailable`."""
         due: dict[str, list[_Needless]] = {}
-        left = _AT_ONCE
-        while left and self._waiting and self._waiting[0].added_at <= now - EVERY_S:
+        for _ in range(min(_AT_ONCE, len(self._waiting))):
+            if self._waiting[0].added_at > now - EVERY_S:
+                break
             one = self._waiting.popleft()
             due.setdefault(one.queue, []).append(one)
-            left -= 1
-        kept, failure = 0, None
+        failure: StoreUnavailable | None = None
         for queue, entries in due.items():
+            safe = None
             try:
-                is_freed = self._freed(queue, entries)
+                safe = self._store.safe_ends(queue, [one.serial for one in entries], replicas=self._replicas or 0)
             except StoreUnavailable as away:
-                # The queues of another node are looked at all the same.
-                failure, is_freed = away, False
-            if not is_freed:
-                kept += len(entries)
+                failure = away  # the queues of another node are looked at all the same
+            if safe is None:
                 self._waiting.extend(entries)
+            else:
+                self._blobs.delete_all([one.name for one in entries if one.serial in safe])
         if failure is not None:
             raise failure
-        return None if left or kept else 0.01
-
-    def _freed(self, queue: str, entries: Sequence[_Needless]) -> bool:
-        """False if they have to wait. A job whose end was undone keeps its blobs."""
-        safe = self._store.safe_ends(queue, [one.serial for one in entries], replicas=self._replicas or 0)
-        if safe is not None:
-            self._blobs.delete_all([one.name for one in entries if one.serial in safe])
-        return safe is not None
