@@ -73,7 +73,9 @@ def _drain(store: RedisStore, batch: int, output: Payload) -> int:
 def _next(store: RedisStore, claim: Claim, batch: int, output: Payload) -> Claim:
     endings = [Ending(job.id, job.token, JobState.SUCCEEDED, output) for job in claim.jobs]
     stamp = BatchStamp(claim.jobs[0].token[-16:], len(endings), claim.reason)
-    return store.finish_and_claim(endings, worker=_WORKER, stamp=stamp, request=_ask(batch))[1]
+    taken = store.finish_all([(endings, _WORKER, stamp)], _ask(batch))[1]
+    assert taken is not None
+    return taken
 
 
 def main() -> None:

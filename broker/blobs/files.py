@@ -85,15 +85,11 @@ class BlobStore(Protocol):
         """A reader of the blob in pieces; raises `Gone` as `get` does."""
         ...
 
-    def delete(self, name: str) -> None:
-        """Remove the blob. A missing blob is no error, because deletions are repeated after a crash.
+    def delete_all(self, names: Sequence[str]) -> None:
+        """Remove the blobs. A missing blob is no error, because deletions are repeated after a crash.
 
         A blob that cannot be removed is logged and not raised: the caller has settled its jobs and must not settle them twice.
         """
-        ...
-
-    def delete_all(self, names: Sequence[str]) -> None:
-        """`delete` several blobs at once, faster than one by one."""
         ...
 
     def readable(self, names: Sequence[str]) -> list[BlobFile | None]:
@@ -205,9 +201,6 @@ class LocalBlobs:
             ) from None
         except OSError as fault:
             raise BlobsUnavailable(f"blob {name} cannot be read from {path.parent}: {fault.strerror}") from fault
-
-    def delete(self, name: str) -> None:
-        self.delete_all([name])
 
     def delete_all(self, names: Sequence[str]) -> None:
         """Not synced: a deletion that a power cut undoes leaves an orphan, which is collected."""

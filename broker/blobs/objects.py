@@ -118,9 +118,6 @@ class ObjectBlobs:
             answer = obstore.get(self._store, name, options={"range": (start, end)})
             yield from map(bytes, answer.stream(min_chunk_size=PIECE_BYTES))
 
-    def delete(self, name: str) -> None:
-        self.delete_all([name])
-
     def delete_all(self, names: Sequence[str]) -> None:
         if not names:
             return

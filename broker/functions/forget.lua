@@ -1,5 +1,5 @@
 -- forget: drop succeeded jobs before their time, because their submitter has taken the outputs. No caller reads them again, so
--- no tombstone stays. The caller deletes the blobs.
+-- the tombstones stay for a minute only, for workers that ask whether the inputs may go. The caller deletes the outputs' blobs.
 -- ARGS: per job: serial
 -- REPLY: number of dropped jobs
 -- LARGEST: FORGET_MAX jobs
@@ -12,7 +12,11 @@ local function forget(keys, args, todo)
   local p, dropped = keys[1], 0
   for _, serial in ipairs(args) do
     if redis.call('HGET', p .. 'job:' .. serial, 'state') == 'succeeded' then -- guard:forget
-      if drop_job(p, serial, todo) then dropped = dropped + 1 end
+      local refs, owner = drop_job(p, serial, todo)
+      if refs then
+        redis.call('SET', p .. 'tomb:' .. serial, owner, 'PX', TOMB_MIN_MS) -- guard:forgotten
+        dropped = dropped + 1
+      end
     end
   end
   flush(p, todo)

@@ -33,9 +33,8 @@ CALLED_BY_FUNCTIONS = (
 )
 # The commands that every client sends while it connects.
 CONNECTED = "ping client|setname client|setinfo hello quit"
-# The commands that our clients send besides.
-# waitaof: for answers that wait until a replica has the writes. A worker waits too, for the jobs that it submits.
-_OURS = f"fcall fcall_ro subscribe unsubscribe ssubscribe sunsubscribe waitaof cluster|slots {CONNECTED}"
+# The commands that our clients send besides. Answers wait for a replica by WAITAOF, and blobs until an end is safe.
+_OURS = f"fcall fcall_ro waitaof subscribe unsubscribe ssubscribe sunsubscribe cluster|slots {CONNECTED}"
 # For the gateway's metrics, the state of the server's memory and log; at every start, whether the server would delete jobs.
 _ASKED = "info"
 _OUR_KEYS = ("ps:*", "penstock*", "celery-task-meta-*")

@@ -199,7 +199,7 @@ def cancel(job: JobId, *, owner: str = "") -> Operation[CancelStatus]:
 
 
 def forget(jobs: Sequence[JobId]) -> Operation[int]:
-    """Drop succeeded jobs of one queue before their time: how many were dropped. No tombstone stays.
+    """Drop succeeded jobs of one queue before their time: how many were dropped. Their tombstones stay for a minute.
 
     The caller has taken their outputs and deletes their blobs. Other jobs stay in the inbox to be replayed."""
     return Operation("forget", prefix(jobs[0].queue), [job.serial for job in jobs], int)

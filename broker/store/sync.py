@@ -28,6 +28,7 @@ from penstock.broker.store.links.refusals import AWAY, not_loaded, store_error
 from penstock.broker.store.links.thread_link import thread_link
 from penstock.broker.store.ops import Command, Operation, blocking, prefix
 from penstock.broker.store.registry import KeptTimes
+from penstock.errors import StoreUnavailable
 from penstock.job import Job, JobId, Payload
 from penstock.model_spec import ModelInfo, WorkerInfo
 from penstock.rollout import Rollout
@@ -38,6 +39,10 @@ SUBMIT_MAX = 1_000
 # For this long after a queue moved to another node, no slot counts as gone: its slots subscribe there only then.
 _SETTLE_S = 5.0
 FORGET_MAX = 1_000
+# A disk may take so long, and a replica reports once a second. Less than the connection waits for an answer.
+_SYNCED_MS = 3_000
+# The ends of jobs that cannot be replayed.
+_DONE = (b"succeeded", b"cancelled")
 
 
 class RedisStore:
@@ -145,14 +150,6 @@ class RedisStore:
         }
         return [by_index[index] for index in range(len(jobs))]
 
-    def finish_and_claim(
-        self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp, request: ClaimRequest
-    ) -> tuple[list[Settled], Claim]:
-        """Settle one batch and take the next in one round trip."""
-        finish, claim = ops.finish(endings, worker=worker, stamp=stamp), ops.claim(request)
-        settled, next_batch = self._replies([finish, claim])
-        return finish.decode(settled), claim.decode(next_batch)
-
     def finish_all(
         self, ended: Sequence[tuple[Sequence[Ending], str, BatchStamp]], request: ClaimRequest | None
     ) -> tuple[list[list[Settled]], Claim | None]:
@@ -216,6 +213,27 @@ class RedisStore:
         pairs = [(serial, f"{model}job:{serial}") for serial in serials for model in prefixes]
         answers = self._exist([key for _, key in pairs])
         return {serial for (serial, _), is_there in zip(pairs, answers, strict=True) if is_there}
+
+    def safe_ends(self, queue: str, serials: Sequence[str], *, replicas: int) -> set[str] | None:
+        """Those of `serials` that this server says have succeeded, were cancelled or are gone, in a past that its disk has, and
+        those of `replicas`. None: they do not have it yet. A server without a log speaks for its memory. Blocks for up to 3 s.
+        """
+        keys = prefix(queue)
+        mark = ("SET", f"ps:replicated:{{{queue}}}", "1")
+        asked = (words for one in serials for words in (("HGET", f"{keys}job:{one}", "state"), ("EXISTS", f"{keys}tomb:{one}")))
+        try:
+            # All in one write: another connection may lead to a primary with another past.
+            _, synced, *found = self._link.together(keys, [mark, ("WAITAOF", 1, replicas, _SYNCED_MS), *asked])
+        except (redis.RedisError, OSError) as error:
+            raise store_error(error) from error
+        if refused := next((reply for reply in found if isinstance(reply, Exception)), None):
+            raise store_error(refused)
+        if isinstance(synced, Exception) and replicas:
+            raise StoreUnavailable(f"the store cannot wait for its replica: {synced}", hint="see `penstock doctor`")
+        if not isinstance(synced, Exception) and (synced[0] < 1 or synced[1] < replicas):
+            return None
+        ends = zip(serials, found[::2], found[1::2], strict=True)
+        return {serial for serial, state, tomb in ends if tomb or state in _DONE}
 
     def identity(self) -> str:
         """The random name that this store got when it was first asked; another Redis, or an emptied one, has another name."""

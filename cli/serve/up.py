@@ -123,7 +123,7 @@ def _serve(
     with store_server(settings, port=celery_port) as server:
         for note in notes:
             write_note(note, RunningStack(os.getpid(), url, settings.store.url or server.url))
-        processes = _processes(chosen, port, _addresses(settings, server))
+        processes = processes_of(chosen, port, _addresses(settings, server))
         # Readiness does not depend on the runner, so it starts last.
         runner = processes.pop("runner")
         manager = ProcessManager(list(processes.values()), server, stop=stop, say=_say)
@@ -198,13 +198,15 @@ def _addresses(settings: Settings, server: Any) -> dict[str, str]:
     return {"gateway": server.gateway_url, "worker": server.worker_url, "runner": server.gateway_url}
 
 
-def _processes(chosen: ServeSetup, port: int, addresses: Mapping[str, str]) -> dict[str, ManagedProcess]:
+def processes_of(chosen: ServeSetup, port: int, addresses: Mapping[str, str]) -> dict[str, ManagedProcess]:
     env = {
         **chosen.env,
         "PENSTOCK_GATEWAY__HOST": chosen.settings.gateway.host,
         "PENSTOCK_GATEWAY__PORT": str(port),
         "PENSTOCK_STORE__STATE_DIR": str(chosen.settings.store.state_dir),
     }
+    if not chosen.settings.store.url and chosen.settings.store.fsync == "always":
+        env["PENSTOCK_STORE__REQUIRE"] = "fsync"
     return {name: managed_process(name, env, addresses[name]) for name in addresses}
 
 

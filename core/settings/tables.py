@@ -80,6 +80,13 @@ class StoreSettings(Table):
     inline_output_bytes: Bytes = 64 * KIB
     reserve_bytes: Bytes = 1024 * MIB
 
+    @property
+    def confirming(self) -> int | None:
+        """How many replicas must have a write until it is safe; None: what is answered is on the one disk that counts."""
+        if self.durability == "replicated":
+            return 1
+        return None if self.require is StoreRequirement.FSYNC else 0
+
     @model_validator(mode="after")
     def _replicas_belong_to_a_store_of_ones_own(self) -> StoreSettings:
         if self.durability == "replicated" and not self.url:

@@ -158,7 +158,7 @@ class ShardQueue:
             self._back_off(f"the queue of {self._terms.model} is full")
 
     def _payloads(self, batch: Sequence[tuple[JobId, ShardPiece]]) -> list[Payload]:
-        encoded = [(_input_name(job), encode_shard(self._terms.shard(self._inputs(piece)))) for job, piece in batch]
+        encoded = [(f"{job.serial}.in", encode_shard(self._terms.shard(self._inputs(piece)))) for job, piece in batch]
         self._blobs.put_all([(name, data) for name, data in encoded if len(data) > INLINE_BYTES])
         return [
             Payload(SHARD_MEDIA, data) if len(data) <= INLINE_BYTES else Payload(SHARD_MEDIA, blob=name)
@@ -224,8 +224,6 @@ class ShardQueue:
             self._collected.append(push.id)
             return ShardEnd(piece, outcome, run_s=run_s, device_s=batch.inference_s / shared if batch else 0.0)
         del self._open[push.id]
-        # The store keeps the input of a failed job for a replay. The rows of a shard are submitted again under another id.
-        self._blobs.delete(_input_name(push.id))
         code = push.error_code or push.state.value
         log.info("shard_failed", extra={"job": str(push.id), "rows": len(piece), "code": code})
         message = push.error_message or f"the shard ended {push.state.value}"
@@ -233,7 +231,7 @@ class ShardQueue:
 
     def _forget(self) -> None:
         """Drop the records and outputs of collected shards, which would fill the store's memory until their results expire.
-        Their inputs were dropped when the shards were settled.
+        Inputs are not deleted here: a failover may undo the end of a shard (D141).
         """
         # D43: a resume submits its shards again and never asks for old ones.
         if not self._collected:
@@ -266,7 +264,6 @@ class ShardQueue:
                 # A worker may claim the job just before: its rows then run, but count as not reached.
                 self._store.cancel(job)
                 pieces.append(self._open.pop(job))
-                self._blobs.delete(_input_name(job))
         except StoreUnavailable as away:
             log.warning("shards_not_cancelled", extra={"count": len(self._open), "error": away.message})
         return pieces
@@ -278,7 +275,6 @@ class ShardQueue:
         try:
             for job in self._open:
                 self._store.cancel(job)
-                self._blobs.delete(_input_name(job))
         except StoreUnavailable as away:
             log.warning("shards_not_cancelled", extra={"count": len(self._open), "error": away.message})
         self._open.clear()
@@ -287,7 +283,3 @@ class ShardQueue:
     def _back_off(self, reason: str) -> None:
         self.note = reason
         self._retry_at = time.monotonic() + self._failures.count_failure()
-
-
-def _input_name(job: JobId) -> str:
-    return f"{job.serial}.in"

@@ -133,6 +133,7 @@ def test_jobs_and_a_run_lose_nothing_when_the_worker_is_killed_and_no_folder_is_
         jobs[gated] = JOBS - 1
         eventually(lambda: apart.ended() >= before + 10, timeout_s=60.0)
         apart.worker.kill()
+        killed_at = apart.ended() - before
         assert apart.status(gated) != "succeeded", "nothing would be left to recover"
         gate.touch()
         apart.worker.start()
@@ -148,8 +149,8 @@ def test_jobs_and_a_run_lose_nothing_when_the_worker_is_killed_and_no_folder_is_
 
     assert list(apart.folder.rglob("*.in")) == list(apart.folder.rglob("*.out")) == []
     eventually(lambda: list((apart.folder / "worker" / "state" / "blob-copies").rglob("*.in.*")) == [])
-    left = {name.partition(".")[2].rpartition(".")[2] for name, _ in apart.blobs.names()}
-    assert left == {"out"}, "inputs go with the jobs that needed them"
+    # What the killed worker had not deleted yet goes with the records.
+    eventually(lambda: sum(name.endswith(".in") for name, _ in apart.blobs.names()) <= killed_at, timeout_s=60.0)
 
 
 def test_a_worker_whose_bucket_is_away_waits_with_inputs_and_results_and_loses_none(apart: Apart) -> None:
@@ -171,7 +172,7 @@ def test_a_worker_whose_bucket_is_away_waits_with_inputs_and_results_and_loses_n
 def test_a_job_whose_object_is_gone_fails_and_says_where_it_was_looked_for(apart: Apart) -> None:
     with apart.worker.standstill():
         job = apart.submit(1)
-        apart.blobs.delete(f"{job.partition('-')[0]}.in")
+        apart.blobs.delete_all([f"{job.partition('-')[0]}.in"])
     eventually(lambda: apart.status(job) == "failed", timeout_s=60.0)
     error = apart.client.get(f"/v1/jobs/{job}").json()["error"]
     assert error["code"] == "input_missing"

@@ -96,7 +96,7 @@ def test_a_replay_owns_its_input_file_and_keeps_it_when_its_origin_is_collected(
     hand.fail(hand.take(), "handler_error", "no")
     replayed = client.post(f"/v1/jobs/{old}/replay").json()["id"]
     for name in hand.store.sweep("square").blobs:
-        blobs.delete(name)
+        blobs.delete_all([name])
     assert client.get(f"/v1/jobs/{old}").status_code == 410
     claimed = hand.take()
     assert (str(claimed.id), claimed.input.blob.partition(".")[0]) == (replayed, claimed.id.serial)
@@ -132,7 +132,7 @@ def test_an_input_whose_file_is_gone_is_a_conflict(client: httpx2.Client, hand: 
     old = failed(client, hand, content=LARGE, headers={"content-type": "image/png"})
     blobs = LocalBlobs(folder / "blobs")
     [name] = [name for name, _ in blobs.names() if name.startswith(old.partition("-")[0])]
-    blobs.delete(name)
+    blobs.delete_all([name])
     [file] = blobs.readable([name])
     assert file is not None, "its segment is kept to be filled again"
     file.path.unlink()

@@ -106,7 +106,7 @@ def test_what_was_appended_and_deleted_is_listed_no_more_and_its_neighbours_stay
         blobs.delete_all([first, third])
     assert [name for name, _ in blobs.names()] == [second]
     assert blobs.get(second) == kept
-    blobs.delete(second)
+    blobs.delete_all([second])
     assert list(blobs.names()) == []
 
 
@@ -146,7 +146,7 @@ def test_a_file_that_is_being_read_stays_readable_when_it_is_deleted(tmp_path: P
     blobs.put(name, data)
     pieces = (reader := blobs.open(name)).pieces(0, reader.size)
     first = next(pieces)
-    blobs.delete(name)
+    blobs.delete_all([name])
     assert b"".join([first, *pieces]) == data
 
 
@@ -173,8 +173,8 @@ def test_a_missing_blob_is_told_with_its_name(blobs: BlobStore) -> None:
 def test_a_deleted_blob_is_gone_and_deleting_it_again_is_no_fault(blobs: BlobStore) -> None:
     names = [input_name() for _ in range(3)]
     blobs.put_all([(name, b"x") for name in names])
-    blobs.delete(names[0])
-    blobs.delete(names[0])
+    blobs.delete_all([names[0]])
+    blobs.delete_all([names[0]])
     assert blobs.readable(names[:1]) == [None]
     blobs.delete_all(names)
     blobs.delete_all([])
@@ -189,7 +189,12 @@ def test_a_deleted_blob_is_gone_and_deleting_it_again_is_no_fault(blobs: BlobSto
     ],
 )
 def test_a_name_that_could_leave_the_place_is_refused(blobs: BlobStore, name: str) -> None:
-    for call in (blobs.get, blobs.delete, lambda name: blobs.readable([name]), lambda name: blobs.put(name, b"")):
+    for call in (
+        blobs.get,
+        lambda name: blobs.delete_all([name]),
+        lambda name: blobs.readable([name]),
+        lambda name: blobs.put(name, b""),
+    ):
         with pytest.raises(InternalError, match="not a blob name"):
             call(name)
 

@@ -25,6 +25,7 @@ from penstock.job import JobState
 from penstock.model_spec import ModelInfo, SlotInfo, WorkerInfo
 from penstock.workers.fleet.announcer import OtherEntries
 from penstock.workers.fleet.sweeper import Sweeper
+from penstock.workers.slot.needless import NeedlessBlobs
 from tests.contract.dumps import RedisDump
 from tests.contract.hooked import HOOK, Deliverer, again, ended
 from tests.contract.invariants import check_invariants
@@ -274,7 +275,10 @@ def test_one_round_of_a_sweeper_collects_all_that_fell_due_since_the_last(queue:
     while jobs := queue.claim(limit=500).jobs:
         queue.finish_all([Ending(job.id, job.token, JobState.SUCCEEDED, OUTPUT) for job in jobs])
     blobs, names = LocalBlobs(tmp_path), {queue.name}
-    sweeper = Sweeper(store, blobs, names, name="s", lease_s=15.0, beat_s=4.0, sweep_s=1.0, observer=Uncounted())
+    paces: dict[str, Any] = {"lease_s": 15.0, "beat_s": 4.0, "sweep_s": 1.0}
+    sweeper = Sweeper(
+        store, blobs, names, name="s", needless=NeedlessBlobs(blobs, store, replicas=0), observer=Uncounted(), **paces
+    )
     sweeper.run_once(0.0)
     assert (store.stats(queue.name).counters["collected"], store.newest(queue.name)) == (2_500, [])
 

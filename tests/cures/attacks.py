@@ -152,7 +152,7 @@ ATTACKS = (
     Cure(
         "A28",
         "broker/server/users.py",
-        '    GATEWAY: _rules(f"{_OURS} {_ASKED} {_WAITED} {CALLED_BY_FUNCTIONS}", (*_OUR_KEYS, *_API_KEYS), _OUR_CHANNELS),',
+        '    GATEWAY: _rules(f"{_OURS} {_ASKED} {CALLED_BY_FUNCTIONS}", (*_OUR_KEYS, *_API_KEYS), _OUR_CHANNELS),',
         '    GATEWAY: "~* &* +@all",',
         (f"{_SECURITY}/test_store_users.py::test_a_stolen_password_does_not_run_that",),
     ),

@@ -137,6 +137,7 @@ FAULTS = (
         '    return Gone(f"there is no job {job}")',
         fault="F21",
     ),
+    Cure("F21", f"{_SLOT}/needless.py", "        if self._replicas is None:", "        if True:", fault="F21-files"),
     Cure(
         "F22",
         f"{_LUA}/finish.lua",
@@ -255,8 +256,8 @@ FAULTS = (
     Cure(
         "F42-store",
         f"{_SLOT}/settlement.py",
-        "            self._settle(debt)\n            self._debts.popleft()\n",
-        "            self._debts.popleft()\n            self._settle(debt)\n",
+        "                self._settle(self._debts[0])\n                self._debts.popleft()\n",
+        "                self._settle(self._debts.popleft())\n",
         fault="F42-store",
     ),
     Cure(

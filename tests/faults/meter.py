@@ -17,7 +17,7 @@ DISTURBED = 0.1
 USUAL_S = {("F2", "penstock"): 330.0, ("F2", "celery"): 430.0, ("F17", "celery"): 140.0, ("F25", "celery"): 180.0}
 USUAL_S |= {("F42", "penstock"): 150.0, ("F42-gateway", "penstock"): 190.0, ("F42-worker", "penstock"): 250.0}
 USUAL_S |= {("F42-store", "penstock"): 45.0, ("F42-freeze", "penstock"): 130.0}
-USUAL_S |= {("F32", "penstock"): 120.0}
+USUAL_S |= {("F32", "penstock"): 120.0, ("F21-files", "penstock"): 45.0, ("F21-objects", "penstock"): 50.0}
 _USUAL_S = 20.0
 _SET_CHILD_SUBREAPER = 36  # from <linux/prctl.h>
 

@@ -74,8 +74,8 @@ KEYS_AND_OWNERS = [
     ),
     Mutant(
         "the collected have no owner",
-        "serial, owner, 'PX'",
-        "serial, '', 'PX'",
+        "serial, owner, 'PX', math",
+        "serial, '', 'PX', math",
         owning.test_a_collected_job_is_remembered_with_its_owner,
     ),
 ]
@@ -126,6 +126,12 @@ LIMITS = [
         "guard:forget",
         "    if redis.call('EXISTS', p .. 'job:' .. serial) == 1 then",
         sweeping.test_only_what_succeeded_is_forgotten,
+    ),
+    Mutant(
+        "what is forgotten leaves no trace",
+        "guard:forgotten",
+        "",
+        sweeping.test_a_forgotten_job_leaves_nothing_but_a_tombstone,
     ),
     Mutant(
         "crashes have no limit",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -12,6 +13,7 @@ from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.records import Repair, SweepReport
 from penstock.broker.store.sync import RedisStore
 from penstock.workers.fleet.sweeper import Sweeper
+from penstock.workers.slot.needless import NeedlessBlobs
 from tests.contract.dumps import RedisDump
 from tests.contract.invariants import check_invariants
 from tests.contract.model_queue import ModelQueue
@@ -56,7 +58,9 @@ def sweepers(queue: ModelQueue, pages: Pages, tmp_path: Path) -> list[Sweeper]:
     def made(name: str) -> Sweeper:
         assert isinstance(queue.store, RedisStore)
         blobs = LocalBlobs(tmp_path)
-        return Sweeper(queue.store, blobs, {"m"}, name=name, lease_s=60.0, beat_s=20.0, sweep_s=0.0, observer=pages)
+        needless = NeedlessBlobs(blobs, queue.store, replicas=0)
+        paces: dict[str, Any] = {"lease_s": 60.0, "beat_s": 20.0, "sweep_s": 0.0}
+        return Sweeper(queue.store, blobs, {"m"}, name=name, needless=needless, observer=pages, **paces)
 
     return [made("w1"), made("w2")]
 

@@ -34,6 +34,7 @@ from penstock.workers.slot.child.in_flight import InFlight
 from penstock.workers.slot.claims import Claims
 from penstock.workers.slot.context import Observers, SlotContext
 from penstock.workers.slot.latency import Latency
+from penstock.workers.slot.needless import NeedlessBlobs
 from tests.contract.dumps import RedisDump
 from tests.contract.invariants import check_invariants
 
@@ -52,6 +53,7 @@ class WalkingSlot:
             lambda: RedisStore(url),
             lambda queue, incarnation: WakeUps(url, queue, incarnation).open(),
             LocalBlobs(folder),
+            NeedlessBlobs(LocalBlobs(folder), RedisStore(url), replicas=None),
             Observers(),
             lease_s=600.0,
             inline_output_bytes=1_024,

@@ -85,7 +85,7 @@ def test_groups_are_cut_to_the_size_of_a_segment_and_large_payloads_are_files_of
 def test_one_that_reads_while_its_place_is_filled_again_gets_nothing_instead_of_another_payload(blobs: LocalBlobs) -> None:
     [name] = append(blobs, 1)
     late = item(blobs, name)
-    blobs.delete(name)
+    blobs.delete_all([name])
     [other] = append(blobs, 1)
     assert item(blobs, other).path == late.path
     [read] = with_data([late])
@@ -93,7 +93,7 @@ def test_one_that_reads_while_its_place_is_filled_again_gets_nothing_instead_of_
     for look in (blobs.get, lambda name: blobs.peek(name, 10)):
         with pytest.raises(Gone, match=f"blob {name} is not in"):
             look(name)
-    blobs.delete(name)
+    blobs.delete_all([name])
     assert names(blobs) == {other}
 
 
@@ -132,7 +132,7 @@ def test_a_deletion_looks_at_its_own_segment_only(blobs: LocalBlobs, monkeypatch
     monkeypatch.setattr(os, "open", count_opened)
     monkeypatch.setattr(os, "scandir", lambda *_: pytest.fail("a deletion lists no folder"))
     for name in stored:
-        blobs.delete(name)
+        blobs.delete_all([name])
     assert len(opened) <= len(stored)
 
 
@@ -148,7 +148,7 @@ def test_a_segment_that_one_payload_holds_gives_back_the_room_of_the_others(blob
     if path.stat().st_blocks == before:
         pytest.skip("this file system punches no holes")
     assert path.stat().st_blocks * 512 < 3 * LARGE
-    blobs.delete(kept)
+    blobs.delete_all([kept])
     assert not path.exists()
 
 
@@ -217,7 +217,7 @@ def test_a_frozen_process_that_holds_a_segment_keeps_nobody_from_deleting_others
         fcntl.flock(file, fcntl.LOCK_EX)
         blobs.delete_all([frozen, other])
     assert names(blobs) == {frozen}
-    blobs.delete(frozen)
+    blobs.delete_all([frozen])
     assert names(blobs) == set()
 
 

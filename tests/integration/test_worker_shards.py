@@ -63,7 +63,7 @@ def scene(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         with closing(ShardClient(redis_url, name, folder)) as client:
             ids[name] = [client.submit_shard([*echoes(20), *bad]), client.submit_shard(echoes(20))]
             if name == "missing":
-                client.blobs.delete(f"{ids[name][0].serial}.in")
+                client.blobs.delete_all([f"{ids[name][0].serial}.in"])
     # Nothing here waits for a lease: a long one ends for no pause of the machine.
     with WorkerProcess(redis_url, folder, MODELS, lease_s=120.0) as process:
         yield Scene(process, redis_url, folder, ids)

@@ -247,8 +247,13 @@ class QueueOracle:
         self.inbox.discard(record.serial)
 
     def collect(self, record: Record, *, now: float) -> None:
+        self.bury(record, now + min(TOMBSTONE_MAX_S, max(TOMBSTONE_MIN_S, record.new.result_ttl_s)))
+
+    def forget(self, record: Record, *, now: float) -> None:
+        self.bury(record, now + TOMBSTONE_MIN_S)
+
+    def bury(self, record: Record, until: float) -> None:
         self.drop(record)
-        until = now + min(TOMBSTONE_MAX_S, max(TOMBSTONE_MIN_S, record.new.result_ttl_s))
         self.tombstones[record.serial] = (until, record.new.owner)
 
     def homeless(self) -> list[Record]:

@@ -189,7 +189,7 @@ class StoreOracle:
         queue = self.queue(jobs[0].queue)
         taken = [record for job in jobs if (record := queue.records.get(job.serial)) and record.state is JobState.SUCCEEDED]
         for record in taken:
-            queue.drop(record)
+            queue.forget(record, now=self._clock())
         queue.counters["collected"] += len(taken)
         return len(taken)
 

@@ -21,7 +21,7 @@ EVENTS = {
     ("workers/fetch/fetches.py", "warning"): ("archive_setting_differs", "archive_packages_missing"),
     ("workers/fleet/periodic_thread.py", "self._failure_event"): (
         *("beat_missed", "sweep_missed", "sources_not_seen", "autoscaling_missed"),
-        *("celery_clients_not_served", "pod_deletion_cost_not_written"),
+        *("celery_clients_not_served", "pod_deletion_cost_not_written", "needless_blobs_kept"),
     ),
     ("workers/slot/child/manager.py", "event"): ("torchserve_runs_one_by_one",),
     ("workers/telemetry/handler_series.py", "event"): ("metric_overflow", "metric_refused"),

@@ -31,6 +31,7 @@ from penstock.workers.fleet.source_watch import LOOK_EVERY_S, SOURCES_NOT_SEEN, 
 from penstock.workers.fleet.sweeper import SWEEP_MISSED, Sweeper
 from penstock.workers.fleet.versions import ServedVersions, VersionChange
 from penstock.workers.slot.child.family import end_orphans
+from penstock.workers.slot.needless import EVERY_S, NEEDLESS_KEPT, NeedlessBlobs
 from penstock.workers.slot.slot import Slot
 from penstock.workers.telemetry.gauges import UpkeepMetrics
 from penstock.workers.telemetry.job_log import WorkerJobLog
@@ -63,7 +64,9 @@ class Fleet:
         self._partitions = forgotten_versions.PartitionKeeper()
         self._beat_store = RedisStore(self._store_url, name=f"penstock-beat-{os.getpid()}")
         self._sweep_store = RedisStore(self._store_url, name=f"penstock-sweep-{os.getpid()}")
+        self._end_store = RedisStore(self._store_url, name=f"penstock-ends-{os.getpid()}")
         blobs = open_blobs(settings.blob_location)
+        self._needless = NeedlessBlobs(blobs, self._end_store, replicas=settings.store.confirming)
         self._parts = WorkerParts.load(self._host(blobs))
         self._build_threads(blobs)
         self._size = FleetSize(settings, self._versions, self._roster)
@@ -105,6 +108,7 @@ class Fleet:
             blobs,
             self._swept_queues,
             name=self._name,
+            needless=self._needless,
             lease_s=worker.lease_s,
             beat_s=worker.beat_s,
             sweep_s=worker.sweep_s,
@@ -117,6 +121,7 @@ class Fleet:
         self._sweeper = PeriodicThread(
             "sweeper", worker.sweep_s, upkeep.counting_failures("sweep", sweeper.run_once), failure_event=SWEEP_MISSED
         )
+        self._ends = PeriodicThread("ends", EVERY_S, self._needless.run_once, failure_event=NEEDLESS_KEPT)
         self._build_reloads()
 
     def _new_roster(self, blobs: BlobStore, job_log: WorkerJobLog) -> Roster:
@@ -126,6 +131,7 @@ class Fleet:
             self._settings,
             self._versions,
             blobs,
+            self._needless,
             self._store_url,
             self._parts,
             observers=(self.events, *self._parts.observers, *metrics, job_log),
@@ -160,6 +166,7 @@ class Fleet:
         self._size.start(change)
         self._beat.start()
         self._sweeper.start()
+        self._ends.start()
         self._parts.start()
         log.info(FLEET_STARTED, worker=self._name, models=sorted(self._settings.served_names), slots=len(self.slots))
 
@@ -225,7 +232,7 @@ class Fleet:
         if self._stopped:
             return
         self._stopped = True
-        for thread in (self._reloads, self._beat, self._sweeper):
+        for thread in (self._reloads, self._beat, self._sweeper, self._ends):
             if thread is not None:
                 thread.stop()
         self._parts.stop()
@@ -236,8 +243,8 @@ class Fleet:
         except StoreUnavailable as error:
             # The entry expires by itself a few beats later.
             log.warning(WITHDRAW_FAILED, error=str(error))
-        self._beat_store.close()
-        self._sweep_store.close()
+        for store in (self._beat_store, self._sweep_store, self._end_store):
+            store.close()
         log.info(FLEET_ENDED, worker=self._name)
 
     # In the beat's thread.

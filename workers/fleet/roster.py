@@ -26,6 +26,7 @@ from penstock.workers.fleet.profiling import Profiler
 from penstock.workers.fleet.rollouts import Key, key_of
 from penstock.workers.fleet.versions import ServedVersions
 from penstock.workers.slot.context import Observer, Observers, SlotContext
+from penstock.workers.slot.needless import NeedlessBlobs
 from penstock.workers.slot.slot import Slot
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Roster:
         settings: Settings,
         versions: ServedVersions,
         blobs: BlobStore,
+        needless: NeedlessBlobs,
         store_url: str,
         parts: WorkerParts,
         *,
@@ -67,7 +69,7 @@ class Roster:
     ) -> None:
         self._settings = settings
         self._versions = versions
-        self._blobs = blobs
+        self._blobs, self._needless = blobs, needless
         self._observers = observers
         self._on_change = on_change
         self._store_url = store_url
@@ -232,6 +234,7 @@ class Roster:
             listen=lambda queue, incarnation: WakeUps(self._store_url, queue, incarnation).open(),
             on_rollout=self._on_change,
             blobs=self._blobs,
+            needless=self._needless,
             observers=observers,
             lease_s=self._settings.worker.lease_s,
             inline_output_bytes=self._settings.store.inline_output_bytes,

@@ -15,7 +15,8 @@ from penstock.broker.blobs.files import BlobStore
 from penstock.broker.records import GONE_HINT, Absent, Change, Repair, SweepReport
 from penstock.errors import StoreUnavailable
 from penstock.failpoints import failpoint
-from penstock.workers.fleet.orphan_blobs import OrphanCollector, RecordLookup
+from penstock.workers.fleet.orphan_blobs import OrphanCollector, RecordLookup, serial_of
+from penstock.workers.slot.needless import NeedlessBlobs
 
 log = structlog.get_logger(__name__)
 JOBS_TAKEN_BACK = "jobs_taken_back"
@@ -77,6 +78,7 @@ class Sweeper:
         queues: Collection[str],
         *,
         name: str,
+        needless: NeedlessBlobs,
         lease_s: float,
         beat_s: float,
         sweep_s: float,
@@ -84,7 +86,7 @@ class Sweeper:
         on_changes: Callable[[Sequence[Change]], None] = lambda changes: None,
     ) -> None:
         self._store = store
-        self._blobs = blobs
+        self._needless = needless
         self._queues = queues
         self._name = name
         self._pace_s = sweep_s / 2
@@ -184,7 +186,7 @@ class Sweeper:
         # D28: the process that ends a job without a worker logs it.
         if report.changes:
             self._on_changes(report.changes)
-        self._blobs.delete_all(report.blobs)
+        self._needless.add(queue, [(serial_of(name), name) for name in report.blobs])
         if report.requeued or report.cancelled:
             log.warning(
                 JOBS_TAKEN_BACK, model=queue, requeued=report.requeued, workers=list(report.workers_lost), gone=len(gone)

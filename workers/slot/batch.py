@@ -266,20 +266,21 @@ def is_too_large(ending: Ending, inline_bytes: int) -> bool:
     return len(ending.output.data) > limit
 
 
-def unneeded_blobs(batch: Batch, answers: Sequence[Settled]) -> list[str]:
-    """Blobs to delete once the batch is settled: outputs that no caller will see, and inputs that no job needs any more.
+def unneeded_blobs(batch: Batch, answers: Sequence[Settled]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Outputs that no caller will see; and blobs that no job needs any more (D13), each behind the serial of the job whose end
+    made it needless.
 
     A stale job belongs to another worker now, and so does its input. Blobs that bear another job's serial are that one's.
     """
-    # D13: at once and not at the end of retention, because the next file then reuses the pages of the deleted one.
-    blobs: list[str] = []
+    unseen: list[str] = []
+    needless: list[tuple[str, str]] = []
     for job, ending, answer in zip(batch.jobs, batch.endings, answers, strict=True):
         output = ending.output
         if answer in (Settled.STALE, Settled.CANCELLED) and output is not None and output.blob and is_own(job.id, output.blob):
-            blobs.append(output.blob)
+            unseen.append(output.blob)
         is_done = answer is Settled.CANCELLED or (answer is not Settled.STALE and ending.state is JobState.SUCCEEDED)
         if is_done and job.input.blob and is_own(job.id, job.input.blob):
-            blobs.append(job.input.blob)
-        if is_done and batch.needless and answer is not Settled.CANCELLED:
-            blobs += batch.needless
-    return blobs
+            needless.append((job.id.serial, job.input.blob))
+        if batch.needless and is_done and answer is not Settled.CANCELLED:
+            needless += [(job.id.serial, blob) for blob in batch.needless]
+    return unseen, needless

@@ -21,8 +21,9 @@ from penstock.workers.slot.batch import Batch, Release, Retry
 from penstock.workers.slot.child.events import Cause
 
 if TYPE_CHECKING:
-    # A slot gets its store from its worker, and loads none of the code that reaches it.
+    # A slot gets these from its worker, and loads none of the code that reaches the store.
     from penstock.broker.store.sync import RedisStore
+    from penstock.workers.slot.needless import NeedlessBlobs
 
 
 class WakeUpListener(Protocol):
@@ -149,6 +150,7 @@ class SlotContext:
     # Subscribes to a queue under the name of the slot's incarnation there.
     listen: Callable[[str, str], WakeUpListener]
     blobs: BlobStore
+    needless: NeedlessBlobs
     observers: Observers
     lease_s: float
     inline_output_bytes: int

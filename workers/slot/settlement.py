@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from penstock.backoff import Backoff, BackoffCounter
-from penstock.broker.blobs.files import BlobStore
 from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import BatchStamp, Claim, ClaimedJob, ClaimRequest, Ending, Reported, Settled
 from penstock.errors import InternalError, StoreUnavailable
@@ -82,14 +81,12 @@ class Settlements:
     Outputs over `inline_bytes` go to the blob store.
     """
 
-    def __init__(
-        self, spec: ModelSpec, store: RedisStore, blobs: BlobStore, *, inline_bytes: int, observers: Observers
-    ) -> None:
+    def __init__(self, spec: ModelSpec, store: RedisStore, context: SlotContext) -> None:
         self._spec = spec
         self.store = store
-        self._blobs = blobs
-        self._inline_bytes = inline_bytes
-        self._observers = observers
+        self._blobs, self._needless = context.blobs, context.needless
+        self._inline_bytes = context.inline_output_bytes
+        self._observers = context.observers
         self._debts: deque[Debt] = deque()
         # How many jobs this slot has ended.
         self.ended = 0
@@ -112,17 +109,13 @@ class Settlements:
     def settle_and_claim(self, request: ClaimRequest | None) -> Claim | None:
         """Settle every debt, then claim if there is a request. Raises `StoreUnavailable`; unsettled debts then stay."""
         while self._debts:
-            debt = self._debts[0]
-            if request is not None and len(self._debts) == 1 and isinstance(debt, Batch):
-                return self._finish_and_claim(debt, request)
-            if len(self._debts) > 1 and len(ended := self._first_ended()) > 1:
+            if ended := self._first_ended():
                 is_all = len(ended) == len(self._debts)
-                claim = self._finish_all(ended, request if is_all else None)
-                if claim is not None:
+                if (claim := self._finish_all(ended, request if is_all else None)) is not None:
                     return claim
-                continue
-            self._settle(debt)
-            self._debts.popleft()
+            else:
+                self._settle(self._debts[0])
+                self._debts.popleft()
         return self.store.claim(request) if request is not None else None
 
     def withdraw(self, queue: str, version: str, worker: str) -> bool:
@@ -153,23 +146,8 @@ class Settlements:
             self._on_settled(batch, answers, store_s)
         return claim
 
-    def _finish_and_claim(self, batch: Batch, request: ClaimRequest) -> Claim:
-        began_at = time.monotonic()
-        [batch] = self._with_large_outputs_stored([batch])
-        answers, claim = self.store.finish_and_claim(batch.endings, worker=batch.worker, stamp=batch.stamp, request=request)
-        failpoint("after_finish_before_reply")
-        self._debts.popleft()
-        self._on_settled(batch, answers, time.monotonic() - began_at)
-        return claim
-
     def _settle(self, debt: Debt) -> None:
         match debt:
-            case Batch():
-                began_at = time.monotonic()
-                [batch] = self._with_large_outputs_stored([debt])
-                answers = self.store.finish(batch.endings, worker=batch.worker, stamp=batch.stamp)
-                failpoint("after_finish_before_reply")
-                self._on_settled(batch, answers, time.monotonic() - began_at)
             case Said(reports):
                 for report, answer in zip(reports, self.store.report(reports), strict=True):
                     if answer is Reported.CANCELLED:
@@ -191,8 +169,8 @@ class Settlements:
         D9: blob first, finish second. A crash between them leaves a blob that no record names, which is collected later; the
         reverse order would show a result whose output does not exist.
         """
-        endings = [ending for batch in batches for ending in batch.endings]
-        large = {blob_name(e): e.output.data for e in endings if e.output and is_too_large(e, self._inline_bytes)}
+        most = self._inline_bytes
+        large = {blob_name(e): e.output.data for one in batches for e in one.endings if e.output and is_too_large(e, most)}
         if large:
             stored = dict(zip(large, self._blobs.append_all(list(large.items())), strict=True))
             batches = [replace(one, endings=tuple(self._with_blob(e, stored) for e in one.endings)) for one in batches]
@@ -208,9 +186,12 @@ class Settlements:
         return replace(ending, output=Payload(ending.output.content_type, blob=stored[blob_name(ending)]))
 
     def _on_settled(self, batch: Batch, answers: Sequence[Settled], store_s: float) -> None:
-        if unneeded := unneeded_blobs(batch, answers):
-            self._blobs.delete_all(unneeded)
-        stale = sum(answer is Settled.STALE for answer in answers)
+        unseen, needless = unneeded_blobs(batch, answers)
+        if unseen:
+            self._blobs.delete_all(unseen)
+        if needless:
+            self._needless.add(batch.queue, needless)
+        stale = answers.count(Settled.STALE)
         if stale:
             log.warning(SETTLED_STALE, worker=batch.worker, items=stale, batch=batch.stamp.id)
         self.ended += len(batch.endings)
@@ -234,9 +215,7 @@ class Debts:
         self._model = spec.name
         self._observers = context.observers
         self.absence = Absence()
-        self.settlements = Settlements(
-            spec, context.open_store(), context.blobs, inline_bytes=context.inline_output_bytes, observers=context.observers
-        )
+        self.settlements = Settlements(spec, context.open_store(), context)
         # Running jobs whose end was asked for. Other threads append.
         self._unwanted: deque[JobId] = deque()
 

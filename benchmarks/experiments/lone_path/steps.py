@@ -45,7 +45,7 @@ STEPS = (
     PathStep(HOP, "the outcome goes to whoever writes it", (f"{_CHILD}:ChildThreads._completed", CALL)),
     PathStep(CHILD, "postprocess, write the output", (f"{_WIRE}:ChildWire.write", CALL)),
     PathStep(HOP, "the frame reaches the supervisor", (f"{_SLOT}.child.manager:ChildManager.handle", CALL)),
-    PathStep(SUPERVISOR, "decode it, decide what follows", (f"{_SLOT}.settlement:Settlements._finish_and_claim", CALL)),
+    PathStep(SUPERVISOR, "decode it, decide what follows", (f"{_SLOT}.settlement:Settlements._finish_all", CALL)),
     PathStep(SUPERVISOR, "encode finish and claim", _SENT),
     PathStep(STORE, "they reach the store, the push the gateway", _FED, 1, ("finish", "claim")),
     PathStep(GATEWAY, "read and decode the push", (f"{_STORE}.notifications:PushRouter._deliver", CALL)),

@@ -40,6 +40,10 @@ class ThreadLink:
         self._leave_demoted(answers)
         return answers
 
+    def together(self, key: str, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """`replies` of the one server that has `key`, in one write."""
+        return self.replies(commands)
+
     def _leave_demoted(self, answers: Sequence[Any]) -> None:
         """Have the next call find the primary, where an address or sentinels lead to it."""
         if self._connection is not None and any(isinstance(answer, DEMOTED) for answer in answers):

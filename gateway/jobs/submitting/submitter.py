@@ -190,7 +190,7 @@ class Submitter:
 
     async def _not_created(self, request: SubmitRequest, payload: Payload, submitted: Submitted) -> None:
         if payload.blob:
-            await asyncio.to_thread(self._blobs.delete, payload.blob)
+            await asyncio.to_thread(self._blobs.delete_all, [payload.blob])
         if submitted.status is not SubmitStatus.EXISTING:
             from penstock.gateway.jobs.submitting.refusals import refusal_of
 

@@ -98,7 +98,7 @@ def retention_over(setting: Setting) -> Verdict:
         asked = stack.asker.conclude()
         eventually(lambda: not stack.records(), timeout_s=ttl_s + 5.0)
         torn = {stack.face.ask("GET", f"/v1/jobs/{entry.job}/result").status for entry in entries}
-        eventually(lambda: not stack.blobs(), timeout_s=5.0)
+        eventually(lambda: not stack.blobs(), timeout_s=30.0)
         complaints = [] if (before, status, torn) == ({200}, 410, {410}) else [f"answered {before}, then {status}, then {torn}"]
         verdict = judge("F36", "penstock", stack.driver.ledger, stack.executions, dump=stack.dump(), complaints=complaints)
         return with_asked(verdict, asked)

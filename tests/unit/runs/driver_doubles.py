@@ -107,12 +107,9 @@ class DictBlobs:
         except KeyError:
             raise Gone(f"blob {name} is gone") from None
 
-    def delete(self, name: str) -> None:
-        self.blobs.pop(name, None)
-
     def delete_all(self, names: Sequence[str]) -> None:
         for name in names:
-            self.delete(name)
+            self.blobs.pop(name, None)
 
 
 Model = Callable[[list[Any]], ShardOutcome]
@@ -214,7 +211,7 @@ class FakeQueue:
             self.pushes.append(Push(job, JobState.DEAD, None, "poison", str(death)))
         new = self.jobs.pop(job)
         if new.input.blob:
-            self.blobs.delete(new.input.blob)
+            self.blobs.delete_all([new.input.blob])
 
     def _kept(self, job: JobId, outcome: ShardOutcome) -> str:
         name = f"{job.serial}.x.out"

@@ -33,8 +33,8 @@ def test_a_missing_blob_is_told_with_its_name_and_folder(tmp_path: Path) -> None
 def test_a_deleted_blob_is_gone_and_deleting_it_again_is_no_fault(tmp_path: Path) -> None:
     store, name = LocalBlobs(tmp_path), input_name()
     store.put(name, b"x")
-    store.delete(name)
-    store.delete(name)
+    store.delete_all([name])
+    store.delete_all([name])
     assert store.local_path(name) is None
 
 
@@ -64,7 +64,7 @@ def test_a_process_beside_it_may_read_the_file_itself(tmp_path: Path) -> None:
 )
 def test_a_name_that_could_leave_the_folder_is_refused(tmp_path: Path, name: str) -> None:
     store = LocalBlobs(tmp_path)
-    for call in (store.get, store.delete, store.local_path, lambda name: store.put(name, b"")):
+    for call in (store.get, lambda name: store.delete_all([name]), store.local_path, lambda name: store.put(name, b"")):
         with pytest.raises(InternalError, match="not a blob name"):
             call(name)
     assert list(tmp_path.iterdir()) == []
@@ -107,7 +107,7 @@ def test_a_repeat_cut_short_is_listed_and_can_be_deleted(tmp_path: Path) -> None
     leftover = path.with_name(f"{name}.{'0' * 16}.new")
     leftover.touch()
     assert sorted(found for found, _ in store.names()) == [name, leftover.name]
-    store.delete(leftover.name)
+    store.delete_all([leftover.name])
     assert not leftover.exists()
 
 

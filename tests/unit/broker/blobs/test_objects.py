@@ -86,7 +86,7 @@ def test_silence_is_bounded_unless_the_environment_says_otherwise(
 
 
 def test_a_deletion_that_fails_is_left_to_the_collection_of_orphans(nowhere: ObjectBlobs) -> None:
-    nowhere.delete(input_name())
+    nowhere.delete_all([input_name()])
 
 
 def test_copies_for_children_are_their_own_each_time_and_private(tmp_path: Path) -> None:

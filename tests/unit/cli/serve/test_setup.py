@@ -8,8 +8,10 @@ import pytest
 
 from penstock.cli.exits import StartError
 from penstock.cli.serve import setup
+from penstock.cli.serve.up import processes_of
 from penstock.errors import ConfigError
 from penstock.settings.keys import local_url
+from penstock.settings.tables import Settings
 
 
 def test_models_of_the_command_line_travel_in_the_environment(tmp_path: Path) -> None:
@@ -33,6 +35,13 @@ def test_a_flag_wins_over_the_environment_and_reaches_the_children(tmp_path: Pat
     chosen = setup.serve_setup([], config=None, flags=flags, environ=environ, folder=tmp_path)
     assert (chosen.settings.gateway.port, chosen.settings.gateway.host) == (9100, "127.0.0.2")
     assert chosen.env["PENSTOCK_GATEWAY__PORT"] == "9100"
+
+
+@pytest.mark.parametrize(("fsync", "required"), [("always", "fsync"), ("everysec", "no_eviction")])
+def test_a_worker_knows_that_its_own_store_syncs_each_write(tmp_path: Path, fsync: str, required: str) -> None:
+    chosen = setup.serve_setup([], config=None, flags={"store.fsync": fsync}, environ={}, folder=tmp_path)
+    [worker] = processes_of(chosen, 1, {"worker": "unix:///store"}).values()
+    assert Settings.load(env=worker.env).store.require == required
 
 
 def test_all_faults_of_the_settings_are_told_at_once(tmp_path: Path) -> None:

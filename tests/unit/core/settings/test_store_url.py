@@ -136,3 +136,18 @@ def test_a_store_that_waits_for_a_replica_is_one_of_ones_own() -> None:
     assert any("the embedded store has no replica" in fault for fault in refused.value.faults)
     url = {"PENSTOCK_REDIS_URL": "redis://store:6379"}
     assert Settings.load(env={"PENSTOCK_STORE__DURABILITY": "replicated", **url}).store.durability == "replicated"
+
+
+@pytest.mark.parametrize(
+    ("variables", "replicas"),
+    [
+        ({}, 0),
+        ({"PENSTOCK_STORE__REQUIRE": "fsync"}, None),
+        ({"PENSTOCK_STORE__REQUIRE": "fsync", "PENSTOCK_STORE__DURABILITY": "replicated"}, 1),
+    ],
+)
+def test_an_answer_is_safe_at_once_only_on_a_single_disk_that_must_sync_each_write(
+    variables: dict[str, str], replicas: int | None
+) -> None:
+    url = {"PENSTOCK_REDIS_URL": "redis://127.0.0.1:1"}
+    assert Settings.load(env={**url, **variables}).store.confirming == replicas

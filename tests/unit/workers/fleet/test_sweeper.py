@@ -11,6 +11,7 @@ from penstock.broker.records import Absent, Repair, SweepReport
 from penstock.errors import StoreUnavailable
 from penstock.job import new_serial
 from penstock.workers.fleet.sweeper import SLICES, Sweeper
+from penstock.workers.slot.needless import NeedlessBlobs
 
 LEASE_S, BEAT_S = 6.0, 2.0
 
@@ -63,6 +64,9 @@ class Store:
     def known(self, serials: Sequence[str]) -> set[str]:
         return set()
 
+    def safe_ends(self, queue: str, serials: Sequence[str], *, replicas: int) -> set[str] | None:
+        return None
+
 
 class Counts:
     def __init__(self) -> None:
@@ -86,8 +90,18 @@ def counts() -> Counts:
 
 
 def sweeper_of(store: Store, counts: Counts, folder: Path, *models: str) -> Sweeper:
+    blobs = LocalBlobs(folder)
+    needless = NeedlessBlobs(blobs, store, replicas=None)
     return Sweeper(
-        store, LocalBlobs(folder), set(models), name="w1", lease_s=LEASE_S, beat_s=BEAT_S, sweep_s=1.0, observer=counts
+        store,
+        blobs,
+        set(models),
+        name="w1",
+        needless=needless,
+        lease_s=LEASE_S,
+        beat_s=BEAT_S,
+        sweep_s=1.0,
+        observer=counts,
     )
 
 

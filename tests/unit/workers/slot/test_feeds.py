@@ -25,6 +25,7 @@ from penstock.workers.slot.context import Observers, SlotContext
 from penstock.workers.slot.feeds import in_order
 from penstock.workers.slot.known_queue import KnownQueue
 from penstock.workers.slot.latency import Latency
+from penstock.workers.slot.needless import NeedlessBlobs
 from tests.unit.workers.slot.test_settlement import ShakyStore
 
 QUEUES = queues_of("m", 3)
@@ -84,6 +85,7 @@ class Asking:
             lambda: cast("RedisStore", self.store),
             self.listen,
             LocalBlobs(folder),
+            NeedlessBlobs(LocalBlobs(folder), cast("RedisStore", self.store), replicas=None),
             Observers(),
             lease_s=15.0,
             inline_output_bytes=1,

@@ -10,6 +10,7 @@ from penstock.model_spec import ModelSpec
 from penstock.workers.devices.pins import Pin
 from penstock.workers.slot.batcher import IDLE_POLL_S
 from penstock.workers.slot.context import Observers, SlotContext
+from penstock.workers.slot.needless import NeedlessBlobs
 from penstock.workers.slot.slot import Slot
 from tests.unit.workers.slot.test_outcomes import batch, job
 from tests.unit.workers.slot.test_settlement import ShakyStore
@@ -21,7 +22,9 @@ def idle_slot(store: Any, folder: Path) -> Slot:
     def listen(queue: str, incarnation: str) -> Any:
         raise AssertionError((queue, incarnation))
 
-    context = SlotContext(lambda: store, listen, LocalBlobs(folder), Observers(), lease_s=3.0, inline_output_bytes=1)
+    blobs = LocalBlobs(folder)
+    needless = NeedlessBlobs(blobs, store, replicas=None)
+    context = SlotContext(lambda: store, listen, blobs, needless, Observers(), lease_s=3.0, inline_output_bytes=1)
     return Slot(ModelSpec("m", "m.py"), Pin((), 1), context, name="w")
 
 

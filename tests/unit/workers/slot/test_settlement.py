@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,7 +30,8 @@ from penstock.errors import StoreUnavailable
 from penstock.job import JobId, JobState, Payload, Priority
 from penstock.model_spec import ModelSpec
 from penstock.workers.slot.batch import Batch, Release, blob_name
-from penstock.workers.slot.context import Observer, Observers
+from penstock.workers.slot.context import Observer, Observers, SlotContext
+from penstock.workers.slot.needless import EVERY_S, NeedlessBlobs
 from penstock.workers.slot.reports import Said
 from penstock.workers.slot.settlement import Absence, Settlements
 
@@ -45,6 +48,7 @@ class ShakyStore:
         self.details: list[str] = []
         self.away = False
         self.answer = Settled.OK
+        self.safe: set[str] = set()
         self.on_finish: Callable[[], object] = lambda: None
 
     def _take(self, name: str, what: Any) -> None:
@@ -68,21 +72,11 @@ class ShakyStore:
         self._take("learned_times", model)
         return {}
 
-    def finish(self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp) -> list[Settled]:
-        self._take("finish", endings)
-        return [self.answer for _ in endings]
-
-    def finish_and_claim(
-        self, endings: Sequence[Ending], *, worker: str, stamp: BatchStamp, request: ClaimRequest
-    ) -> tuple[list[Settled], Claim]:
-        self._take("finish_and_claim", endings)
-        self.on_finish()
-        return [self.answer for _ in endings], Claim()
-
     def finish_all(
         self, ended: Sequence[tuple[Sequence[Ending], str, BatchStamp]], request: ClaimRequest | None
     ) -> tuple[list[list[Settled]], Claim | None]:
         self._take("finish_all", [endings for endings, _, _ in ended])
+        self.on_finish()
         return [[self.answer for _ in endings] for endings, _, _ in ended], Claim() if request else None
 
     def report(self, reports: Sequence[Report]) -> list[Reported]:
@@ -108,6 +102,9 @@ class ShakyStore:
         self._take("run", [operation.function for operation in operations])
         return [operation.decode(b"1") for operation in operations]
 
+    def safe_ends(self, queue: str, serials: Sequence[str], *, replicas: int) -> set[str] | None:
+        return self.safe
+
     def close(self) -> None: ...
 
 
@@ -132,9 +129,21 @@ def blobs(tmp_path: Path) -> LocalBlobs:
     return LocalBlobs(tmp_path)
 
 
+def settlements_of(
+    store: ShakyStore, blobs: LocalBlobs, observers: Observers, needless: NeedlessBlobs | None = None
+) -> Settlements:
+    def listen(queue: str, incarnation: str) -> Any:
+        raise AssertionError((queue, incarnation))
+
+    at = cast("RedisStore", store)
+    needless = needless or NeedlessBlobs(blobs, at, replicas=None)
+    context = SlotContext(lambda: at, listen, blobs, needless, observers, lease_s=15.0, inline_output_bytes=65_536)
+    return Settlements(ModelSpec("m", "m.py"), at, context)
+
+
 @pytest.fixture
 def settlements(store: ShakyStore, blobs: LocalBlobs) -> Settlements:
-    return Settlements(ModelSpec("m", "m.py"), cast("RedisStore", store), blobs, inline_bytes=65_536, observers=Observers())
+    return settlements_of(store, blobs, Observers())
 
 
 def names(store: ShakyStore) -> list[str]:
@@ -144,7 +153,7 @@ def names(store: ShakyStore) -> list[str]:
 def test_a_finished_batch_is_settled_and_the_next_one_taken_in_one_call(settlements: Settlements, store: ShakyStore) -> None:
     settlements.owe(ended())
     assert settlements.settle_and_claim(REQUEST) is not None
-    assert names(store) == ["finish_and_claim"]
+    assert names(store) == ["finish_all"]
     assert not settlements.has_debts
 
 
@@ -174,7 +183,7 @@ def test_everything_owed_is_settled_before_more_is_taken(settlements: Settlement
     settlements.owe(Release((GiveBack(ID, "1:w:n"),), "w", ReleaseReason.CRASHED))
     settlements.owe(ended())
     settlements.settle_and_claim(REQUEST)
-    assert names(store) == ["release", "finish_and_claim"]
+    assert names(store) == ["release", "finish_all"]
 
 
 def test_batches_that_ended_since_the_last_call_are_settled_in_one_with_the_claim(
@@ -220,7 +229,7 @@ def test_what_an_item_said_reaches_the_store_before_its_end_and_a_cancel_comes_b
     settlements.owe(Said((Report(ID, "1:w:n", 0.5, "half"),)))
     settlements.owe(ended())
     settlements.settle_and_claim(REQUEST)
-    assert names(store) == ["report", "finish_and_claim"]
+    assert names(store) == ["report", "finish_all"]
     assert list(settlements.unwanted) == [ID]
 
 
@@ -240,7 +249,7 @@ def test_nothing_owed_is_forgotten_while_the_store_is_away(settlements: Settleme
     assert settlements.has_debts
     store.away = False
     settlements.settle_and_claim(None)
-    assert names(store) == ["finish"]
+    assert names(store) == ["finish_all"]
     assert not settlements.has_debts
 
 
@@ -250,7 +259,7 @@ def test_a_large_output_lies_in_the_blob_store_before_its_job_is_finished(
     large = ending(b"x" * 100_000)
     settlements.owe(ended(large, ending()))
     settlements.settle_and_claim(None)
-    [(_, (first, second))] = store.calls
+    [(_, [(first, second)])] = store.calls
     assert first.output is not None
     assert first.output.data == b""
     assert first.output.blob.startswith(f"{ID.serial}.")
@@ -291,6 +300,24 @@ def test_the_large_input_goes_with_success_and_stays_for_whoever_may_still_need_
     assert (blobs.local_path(name) is None) is deleted
 
 
+@pytest.mark.parametrize("is_safe", [True, False])
+def test_input_and_stages_outputs_wait_until_the_store_says_that_the_end_is_safe(
+    store: ShakyStore, blobs: LocalBlobs, *, is_safe: bool
+) -> None:
+    """Regression: both were deleted when `finish` was answered, and missing when a failover undid the end."""
+    names = [f"{ID.serial}.in", f"{'1' * 26}.abc.out"]
+    blobs.put_all([(name, b"x") for name in names])
+    store.safe = {ID.serial} if is_safe else set()
+    needless = NeedlessBlobs(blobs, cast("RedisStore", store), replicas=0)
+    settlements = settlements_of(store, blobs, Observers(), needless)
+    settlements.owe(replace(ended(input=Payload("image/png", blob=names[0])), needless=(names[1],)))
+    settlements.settle_and_claim(None)
+    needless.run_once(time.monotonic())
+    assert all(map(blobs.local_path, names)), "no end is asked about at once"
+    needless.run_once(time.monotonic() + EVERY_S)
+    assert [blobs.local_path(name) is None for name in names] == [is_safe, is_safe]
+
+
 def test_a_store_that_is_away_is_tried_ever_more_seldom_up_to_two_seconds_until_it_answers() -> None:
     absence = Absence()
     assert [absence.on_failure(100.0) for _ in range(12)] == [True] + [False] * 11
@@ -319,9 +346,7 @@ class Follower(Observer):
 def test_who_does_not_want_every_batch_hears_of_those_with_a_failure(store: ShakyStore, blobs: LocalBlobs) -> None:
     log, metrics, feed = Follower(every=False), Follower(every=True), Follower(every=False)
     observers = Observers(log, metrics, feed)
-    settlements = Settlements(
-        ModelSpec("m", "m.py"), cast("RedisStore", store), blobs, inline_bytes=65_536, observers=observers
-    )
+    settlements = settlements_of(store, blobs, observers)
     failure = Ending(ID, "1:w:n", JobState.FAILED)
     settlements.owe(ended())
     settlements.owe(ended(ending(), failure))
