@@ -47,6 +47,8 @@ log = logging.getLogger("penstock.runs")
 # The deadline of a shard whose run has none: the store requires a number, and a shard may wait without limit.
 _NO_DEADLINE_S = 30 * 86_400.0
 _RETRY_PAUSE_S = 0.2
+# A run that makes no progress for so long, because no worker serves its model, no longer keeps others waiting.
+MOST_ALONE_S = 600.0
 _LOST = (UpdateStatus.LOST, UpdateStatus.FINAL)
 _FINAL_STATES = {StopReason.CANCEL: RunState.CANCELLED, StopReason.EXPIRE: RunState.EXPIRED}
 
@@ -101,7 +103,7 @@ class Execution:
     ) -> None:
         self._owned, self._services, self._on_progress = owned, services, on_progress
         self._options = options or ResumeOptions()
-        self._interrupted = False
+        self._interrupted, self._built_at = False, time.monotonic()
         self._lease: RunLease | None = None
         self._version = owned.run.version
 
@@ -112,10 +114,11 @@ class Execution:
             self._lease.interrupt()
 
     def is_suspect(self) -> bool:
-        """Whether an earlier driver of the run died without progress, and this one has made none yet."""
+        """Whether an earlier driver of the run died without progress, and this one, begun lately, has made none yet."""
         progress, before = self._lease.last_progress if self._lease else None, self._owned.run.counts
         rows = progress.counts.done + progress.counts.failed if progress else 0
-        return self._owned.run.drives > 1 and rows <= before.done + before.failed
+        is_early = time.monotonic() < self._built_at + MOST_ALONE_S
+        return is_early and self._owned.run.drives > 1 and rows <= before.done + before.failed
 
     def execute(self) -> DriveResult:
         """Returns when the run has ended or was interrupted. The store then has the result, if it could be reached."""

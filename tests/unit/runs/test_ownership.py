@@ -149,6 +149,9 @@ def test_a_lease_whose_record_is_gone_creates_it_again(runs: RunStore) -> None:
     assert (found.driver, lease.stop_reason()) == (owned.driver, StopReason.GO_ON)
 
 
+TWO = (("suspect", 2), ("other", 0))
+
+
 def test_a_run_whose_driver_died_before_it_got_any_further_runs_alone() -> None:
     def run(name: str, drives: int = 0) -> Run:
         return Run(id=name, spec=SPEC, state=RunState.QUEUED, created_at=0.0, drives=drives)
@@ -159,8 +162,15 @@ def test_a_run_whose_driver_died_before_it_got_any_further_runs_alone() -> None:
     assert begun([run("a"), run("b")]) == ["a", "b"]
     assert begun([run("suspect", 1), run("b")]) == ["suspect"]
     assert begun([run("a"), run("suspect", 1)]) == ["a"]
-    assert begun([run("suspect", 2), run("b")], under_way=1) == []
     assert begun([run("a")], under_way=1, is_alone=True) == []
+
+
+def test_a_suspect_run_is_passed_over_while_others_are_under_way() -> None:
+    """Regression: one suspect run blocked every run behind it, of all owners, for as long as another run went on."""
+    suspect, other = (Run(id=name, spec=SPEC, state=RunState.QUEUED, created_at=0.0, drives=drives) for name, drives in TWO)
+    assert runs_to_begin([suspect, other], under_way=1, is_alone=False) == [other]
+    assert runs_to_begin([suspect, suspect], under_way=1, is_alone=False) == []
+    assert runs_to_begin([suspect, other], under_way=0, is_alone=False) == [suspect]
 
 
 def test_a_run_that_nobody_drives_any_more_is_orphaned(runs: RunStore) -> None:
