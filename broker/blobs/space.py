@@ -6,7 +6,8 @@ import math
 import shutil
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.broker.blobs.uploads import FileStore
@@ -47,40 +48,61 @@ class FileUsage:
     size_bytes: int = 0
 
 
+@dataclass(slots=True)
+class _Counted:
+    """The sizes of an owner's files by their ids, and when they were counted."""
+
+    sizes: dict[str, int] = field(default_factory=dict)
+    at: float = -math.inf
+
+
 class FileCensus:
-    """The usage of each owner. Counts at most every few seconds, and reads each record once. Blocks; safe among threads."""
+    """The usage of each owner. Counts an owner's files at most every few seconds, and reads each of their records once.
+
+    `usage` blocks, for one call per owner at a time; the other methods do not.
+    """
 
     def __init__(self, files: FileStore) -> None:
         self._files = files
-        self._known: dict[str, tuple[str, int]] = {}
-        self._counted_at = -math.inf
+        self._owners: dict[str, _Counted] = {}
         self._lock = threading.Lock()
 
     def usage(self, owner: str) -> FileUsage:
+        counted = self._of(owner)
+        if time.monotonic() - counted.at > COUNT_AGE_S:
+            with self._lock:
+                before = dict(counted.sizes)
+            found = self._count(owner, before)
+            with self._lock:
+                # What this process stored or deleted while the files were read stays as it noted it.
+                noted = {file_id: size for file_id, size in counted.sizes.items() if file_id not in before}
+                kept = {file_id: size for file_id, size in found.items() if file_id in counted.sizes or file_id not in before}
+                counted.sizes, counted.at = kept | noted, time.monotonic()
         with self._lock:
-            if time.monotonic() - self._counted_at > COUNT_AGE_S:
-                self._known = self._count()
-                self._counted_at = time.monotonic()
-            sizes = [size for whose, size in self._known.values() if whose == owner]
-        return FileUsage(len(sizes), sum(sizes))
+            return FileUsage(len(counted.sizes), sum(counted.sizes.values()))
 
     def add(self, file_id: str, owner: str, size_bytes: int) -> None:
         """Count a file that this process has just stored."""
+        counted = self._of(owner)
         with self._lock:
-            self._known[file_id] = (owner, size_bytes)
+            counted.sizes[file_id] = size_bytes
 
-    def discard(self, file_id: str) -> None:
+    def discard(self, file_id: str, owner: str) -> None:
         """Stop counting a file that this process has just deleted."""
+        counted = self._of(owner)
         with self._lock:
-            self._known.pop(file_id, None)
+            counted.sizes.pop(file_id, None)
 
-    def _count(self) -> dict[str, tuple[str, int]]:
-        entries = ((file_id, self._known.get(file_id) or self._read(file_id)) for file_id in self._files.ids())
-        return {file_id: known for file_id, known in entries if known is not None}
+    def _of(self, owner: str) -> _Counted:
+        return self._owners.setdefault(owner, _Counted())
 
-    def _read(self, file_id: str) -> tuple[str, int] | None:
+    def _count(self, owner: str, known: Mapping[str, int]) -> dict[str, int]:
+        ids = self._files.ids(owner, now=self._files.now())
+        entries = ((file_id, known[file_id] if file_id in known else self._read(file_id)) for file_id in ids)
+        return {file_id: size for file_id, size in entries if size is not None}
+
+    def _read(self, file_id: str) -> int | None:
         try:
-            record = self._files.find(file_id, now=-math.inf)
+            return self._files.find(file_id, now=-math.inf).size_bytes
         except NotFound:
             return None  # it is being written, or was deleted meanwhile
-        return record.owner, record.size_bytes

@@ -14,6 +14,7 @@ from penstock.broker.contract import CancelStatus
 from penstock.broker.store.runs import AsyncRunStore
 from penstock.errors import Conflict, Gone, KeyReused, NotFound, QuotaSpent
 from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.lists import Lists
 from penstock.gateway.runs.request import RESERVED, fingerprint, run_id_of
 from penstock.job import new_serial
 from penstock.run import Run, RunSpec, RunState, retry_spec
@@ -65,9 +66,11 @@ class RunService:
         files: FileStore,
         table: RunsSettings,
         *,
+        lists: Lists,
         require_room: Callable[[str], Awaitable[None]],
     ) -> None:
         self._runs = runs
+        self._lists = lists
         self.files = files
         self._file_ttl_s = table.file_ttl_s
         self._max_open = table.max_owner_runs

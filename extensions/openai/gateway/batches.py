@@ -21,7 +21,7 @@ from penstock.extensions.openai.gateway.batch_request import (
 )
 from penstock.extensions.openai.gateway.embeddings import Embeddings
 from penstock.extensions.openai.gateway.files import OpenAIFiles
-from penstock.extensions.openai.gateway.views import BATCH_PREFIX, EMBEDDINGS, as_openai, batch_view, speaks_openai
+from penstock.extensions.openai.gateway.views import BATCH_PREFIX, EMBEDDINGS, as_openai, batch_view, page_of, speaks_openai
 from penstock.extensions.webhooks.gateway.requested import webhook_of
 from penstock.extensions.webhooks.webhook import BATCH_EVENTS
 from penstock.gateway.asgi.negotiation import EXPLAIN, parse_submit_target
@@ -122,8 +122,7 @@ class OpenAIBatches:
             caller, after=cursor, limit=limit, is_wanted=lambda run: run.spec.kind == RUN_KIND
         )
         views = [self._view(run, await self._service.output_files(run)) for run in runs]
-        ends = {"first_id": views[0]["id"] if views else None, "last_id": views[-1]["id"] if views else None}
-        return json_response({"object": "list", "data": views, **ends, "has_more": more})
+        return json_response(page_of(views, has_more=more))
 
     async def one(self, batch_id: str, caller: CallerParam) -> Response:
         run = await self._visible(batch_id, caller)
