@@ -158,7 +158,10 @@ class FileStore:
     def page(
         self, owner: str | None, *, purpose: str | None = None, after: str = "", limit: int, newest: bool = True, now: float
     ) -> FilePage:
-        """The files of an owner (None: of all) behind the id `after` whose content exists and has not expired, by their ids."""
+        """The files of an owner (None: of all) behind the id `after` whose content exists and has not expired, by their ids.
+
+        `after` is a place among the ids, whether there is such a file or not: it may have been deleted since.
+        """
         ids = self.ids(owner, purpose, now=now)
         before = bisect_left(ids, after) if after else len(ids)
         ordered = ids[:before][::-1] if newest else ids[bisect_right(ids, after) :]

@@ -32,6 +32,7 @@ class RunStore:
 
     now = blocking(registry.clock)
     create = blocking(run_ops.create)
+    page = blocking(run_ops.page)
     take = blocking(run_ops.take)
     look = blocking(run_ops.look)
     next_of = blocking(run_ops.next_of)
@@ -59,6 +60,8 @@ class AsyncRunStore:
 
     now = awaited(registry.clock)
     create = awaited(run_ops.create)
+    room = awaited(run_ops.room)
+    page = awaited(run_ops.page)
     ask_cancel = awaited(run_ops.ask_cancel)
     read = awaited(run_ops.read)
     parts = awaited(run_ops.parts)

@@ -74,6 +74,7 @@ def test_a_page_reads_no_more_than_it_shows(files: CountingFiles, monkeypatch: p
 
 
 def test_a_page_goes_on_behind_a_file_that_is_gone(files: CountingFiles) -> None:
+    """OpenAI's client may delete each file of a page before it asks for the next page."""
     first, second, third = (stored(files, "ann") for _ in range(3))
     files.delete(second)
     assert [record.id for record in files.page("ann", after=second, limit=9, now=NOW).files] == [first]

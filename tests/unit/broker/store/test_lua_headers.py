@@ -85,6 +85,7 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         registry.swap_model("m", StoredModel(), None),
         splits.count_split("m", "s", {f"f{number}": 1 for number in range(items)}),
         run_ops.create("r", RunSpec(model="m", input="i", output="o"), owner="", keep_s=1.0),
+        run_ops.room("o", 1),
         run_ops.take("r", "d", lease_s=1.0),
         run_ops.split("r", "d", [RunPart(number=number, first=0, stop=1) for number in range(items)], RunCounts()),
         run_ops.parts("r"),
