@@ -72,7 +72,10 @@ def batch_view(run: Run, files: RunOutputFiles, *, input_file: str) -> dict[str,
 def _line_counts(run: Run) -> dict[str, int]:
     counts = run.details.get("lines")
     if isinstance(counts, dict):
-        return {name: int(counts.get(name, 0)) for name in ("total", "completed", "failed")}
+        total, completed, failed = (int(counts.get(name, 0)) for name in ("total", "completed", "failed"))
+        not_reached = total - completed - failed
+        ours = {f"x_{run.state.value}": not_reached} if not_reached else {}
+        return {"total": total, "completed": completed, "failed": failed, **ours}
     done, failed = run.counts.done, run.counts.failed
     return {"total": done + failed if run.counts.total is None else run.counts.total, "completed": done, "failed": failed}
 

@@ -18,7 +18,7 @@ from penstock.broker.store.sync import RedisStore
 from penstock.errors import Conflict, NotFound
 from penstock.model_spec import ModelInfo, SlotInfo, WorkerInfo
 from penstock.rollout import Rollout
-from penstock.run import Run, RunCounts, RunSpec, RunState
+from penstock.run import RETRY_OF, Run, RunCounts, RunSpec, RunState, retry_spec
 from penstock.runs.driver import StopReason
 from penstock.runs.lease import LEASE_S, OwnedRun, RunLease
 from penstock.runs.model_lookup import Slots, find_served, slots_of
@@ -135,6 +135,19 @@ def test_a_lease_passes_on_a_cancel_and_the_deadline(runs: RunStore) -> None:
 def replace_run(run: Run, *, deadline_s: float) -> OwnedRun:
     """The run as it is taken two seconds after its creation."""
     return OwnedRun(replace(run, spec=replace(run.spec, deadline_s=deadline_s)), "d", run.created_at + 2.0)
+
+
+def test_a_run_that_was_cut_short_and_has_an_output_is_not_driven_again(runs: RunStore) -> None:
+    """Its output would be taken for that of the whole run: `resume --failed` runs the rows that did not run."""
+    owned = take_run(runs, "r")
+    published = RunChange(RunState.CANCELLED, RunCounts(total=9, done=4), details={"output": {"path": "o"}})
+    runs.update("r", owned.driver, published, lease_s=0)
+    with pytest.raises(Conflict, match="its output has the rows that ran") as refusal:
+        reopen_run(runs, "r")
+    assert refusal.value.hint == "to run the others: penstock run resume r --failed"
+    found = runs.read("r")
+    assert found is not None
+    assert (found.not_reached, retry_spec(found).metadata[RETRY_OF]) == (5, "r")
 
 
 def test_a_lease_whose_record_is_gone_creates_it_again(runs: RunStore) -> None:
