@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import shutil
-import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.broker.blobs.uploads import FileStore
@@ -48,53 +47,31 @@ class FileUsage:
     size_bytes: int = 0
 
 
-@dataclass(slots=True)
-class _Counted:
-    """The sizes of an owner's files by their ids, and when they were counted."""
-
-    sizes: dict[str, int] = field(default_factory=dict)
-    at: float = -math.inf
-
-
 class FileCensus:
     """The usage of each owner. Counts an owner's files at most every few seconds, and reads each of their records once.
 
-    `usage` blocks, for one call per owner at a time; the other methods do not.
+    `usage` blocks. A file that is stored while its owner's files are counted counts from the next count on.
     """
 
     def __init__(self, files: FileStore) -> None:
         self._files = files
-        self._owners: dict[str, _Counted] = {}
-        self._lock = threading.Lock()
+        self._sizes: dict[str, dict[str, int]] = {}
+        self._counted_at: dict[str, float] = {}
 
     def usage(self, owner: str) -> FileUsage:
-        counted = self._of(owner)
-        if time.monotonic() - counted.at > COUNT_AGE_S:
-            with self._lock:
-                before = dict(counted.sizes)
-            found = self._count(owner, before)
-            with self._lock:
-                # What this process stored or deleted while the files were read stays as it noted it.
-                noted = {file_id: size for file_id, size in counted.sizes.items() if file_id not in before}
-                kept = {file_id: size for file_id, size in found.items() if file_id in counted.sizes or file_id not in before}
-                counted.sizes, counted.at = kept | noted, time.monotonic()
-        with self._lock:
-            return FileUsage(len(counted.sizes), sum(counted.sizes.values()))
+        if time.monotonic() - self._counted_at.get(owner, -math.inf) > COUNT_AGE_S:
+            self._sizes[owner] = self._count(owner, dict(self._sizes.get(owner, {})))
+            self._counted_at[owner] = time.monotonic()
+        sizes = list(self._sizes[owner].values())
+        return FileUsage(len(sizes), sum(sizes))
 
     def add(self, file_id: str, owner: str, size_bytes: int) -> None:
         """Count a file that this process has just stored."""
-        counted = self._of(owner)
-        with self._lock:
-            counted.sizes[file_id] = size_bytes
+        self._sizes.setdefault(owner, {})[file_id] = size_bytes
 
     def discard(self, file_id: str, owner: str) -> None:
         """Stop counting a file that this process has just deleted."""
-        counted = self._of(owner)
-        with self._lock:
-            counted.sizes.pop(file_id, None)
-
-    def _of(self, owner: str) -> _Counted:
-        return self._owners.setdefault(owner, _Counted())
+        self._sizes.get(owner, {}).pop(file_id, None)
 
     def _count(self, owner: str, known: Mapping[str, int]) -> dict[str, int]:
         ids = self._files.ids(owner, now=self._files.now())

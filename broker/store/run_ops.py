@@ -142,19 +142,6 @@ def page(
     return Operation("run_list", RUNS_KEY, args, lambda reply: RunPage(_listed(reply[1:]), reply[1].decode()))
 
 
-def runs(
-    *,
-    owner: str | None = None,
-    states: Collection[RunState] = (),
-    after: str = "",
-    limit: int = 20,
-    keep_s: float = KEEP_S,
-) -> Operation[list[Run]]:
-    """The runs of such a page alone."""
-    listed = page(owner=owner, states=states, after=after, limit=limit, keep_s=keep_s)
-    return Operation(listed.function, listed.key, listed.args, lambda reply: listed.decode(reply).runs)
-
-
 def drop(run_id: str, *, owner: str | None = None) -> Operation[DropStatus]:
     """Forget an ended run."""
     return Operation("run_drop", RUNS_KEY, [run_id, _owner_filter(owner)], lambda reply: DropStatus(reply.decode()))

@@ -42,7 +42,6 @@ class RunStore:
     reopen = blocking(run_ops.reopen)
     ask_cancel = blocking(run_ops.ask_cancel)
     read = blocking(run_ops.read)
-    runs = blocking(run_ops.runs)
     drop = blocking(run_ops.drop)
 
 
@@ -65,5 +64,4 @@ class AsyncRunStore:
     ask_cancel = awaited(run_ops.ask_cancel)
     read = awaited(run_ops.read)
     parts = awaited(run_ops.parts)
-    runs = awaited(run_ops.runs)
     drop = awaited(run_ops.drop)

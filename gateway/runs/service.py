@@ -55,14 +55,6 @@ class RunFilter:
         return f'"{self.tag}"' if self.tag else f'"kind":"{self.kind}"' if self.kind else ""
 
 
-@dataclass(frozen=True, slots=True)
-class TaggedRuns:
-    """The runs with a cancel request, as they are now. `next_after`: the last run that was read, if there are more."""
-
-    runs: list[Run]
-    next_after: str
-
-
 def output_files(files: FileStore, run: Run) -> RunOutputFiles:
     """The files of a run that can be read; none of an open run. Looks at the disk: call it in a thread."""
     if not run.state.final:
@@ -194,8 +186,8 @@ class RunService:
             raise Conflict(f"the run has ended; its state is {run.state.value}")
         return run
 
-    async def cancel_tagged(self, tag: str, caller: Caller, *, after: str = "") -> TaggedRuns:
-        """Request the cancellation of the caller's runs of this tag, a few hundred after the run `after`.
+    async def cancel_tagged(self, tag: str, caller: Caller, *, after: str = "") -> RunPage:
+        """Request the cancellation of the caller's runs of this tag, a few hundred after the run `after`; returns these runs.
 
         Runs that end in the meantime are left out.
         """
@@ -204,7 +196,7 @@ class RunService:
         for run in found.runs:
             with suppress(Conflict):
                 told.append(await self.cancel(run))
-        return TaggedRuns(told, found.next_after)
+        return RunPage(told, found.next_after)
 
     async def output_files(self, run: Run) -> RunOutputFiles:
         """The files that an ended run has written; none for an open run."""

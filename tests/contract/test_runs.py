@@ -177,7 +177,7 @@ def test_only_an_ended_run_is_dropped(runs: RunStore) -> None:
     runs.ask_cancel(run)
     assert runs.drop(run) is DropStatus.DROPPED
     assert runs.drop(run) is DropStatus.MISSING
-    assert (runs.read(run), runs.runs()) == (None, [])
+    assert (runs.read(run), runs.page().runs) == (None, [])
 
 
 def test_a_run_that_was_not_completed_can_be_opened_again_and_ends_again(runs: RunStore) -> None:
@@ -189,7 +189,7 @@ def test_a_run_that_was_not_completed_can_be_opened_again_and_ends_again(runs: R
     found = runs.read(run)
     assert found is not None
     assert (found.state, found.error_code, found.finished_at, found.driver) == (RunState.QUEUED, "", None, "")
-    assert [each.id for each in runs.runs(states=[RunState.QUEUED])] == [run]
+    assert [each.id for each in runs.page(states=[RunState.QUEUED]).runs] == [run]
     assert runs.update(run, "d1", RunChange(), lease_s=60.0) is UpdateStatus.LOST
     assert runs.take(run, "d2", lease_s=60.0).status is TakeStatus.TAKEN
     runs.update(run, "d2", RunChange(state=RunState.COMPLETED), lease_s=0)
@@ -199,31 +199,31 @@ def test_a_run_that_was_not_completed_can_be_opened_again_and_ends_again(runs: R
 
 def test_the_list_pages_through_all_newest_first(runs: RunStore) -> None:
     made = [create(runs) for _ in range(7)]
-    assert set(made) == {run.id for run in runs.runs()}
-    moments = [run.created_at for run in runs.runs()]
+    assert set(made) == {run.id for run in runs.page().runs}
+    moments = [run.created_at for run in runs.page().runs]
     assert moments == sorted(moments, reverse=True)
     seen: list[str] = []
-    while page := runs.runs(after=seen[-1] if seen else "", limit=3):
+    while page := runs.page(after=seen[-1] if seen else "", limit=3).runs:
         seen += [run.id for run in page]
-    assert seen == [run.id for run in runs.runs()]
-    assert runs.runs(after="nowhere") == []
+    assert seen == [run.id for run in runs.page().runs]
+    assert runs.page(after="nowhere").runs == []
 
 
 def test_the_list_tells_owners_and_states_apart(runs: RunStore) -> None:
     mine, theirs, over = create(runs, owner="ann"), create(runs, owner="bob"), ended(runs)
-    assert [run.id for run in runs.runs(owner="ann")] == [mine]
-    assert [run.id for run in runs.runs(owner="")] == [over]
-    assert {run.id for run in runs.runs(states=[RunState.QUEUED])} == {mine, theirs}
-    assert [run.id for run in runs.runs(states=[RunState.QUEUED], owner="bob")] == [theirs]
-    assert {run.id for run in runs.runs(states=[RunState.QUEUED, RunState.COMPLETED])} == {mine, theirs, over}
-    assert [run.id for run in runs.runs(states=[RunState.COMPLETED])] == [over]
-    assert runs.runs(states=[RunState.FAILED]) == []
+    assert [run.id for run in runs.page(owner="ann").runs] == [mine]
+    assert [run.id for run in runs.page(owner="").runs] == [over]
+    assert {run.id for run in runs.page(states=[RunState.QUEUED]).runs} == {mine, theirs}
+    assert [run.id for run in runs.page(states=[RunState.QUEUED], owner="bob").runs] == [theirs]
+    assert {run.id for run in runs.page(states=[RunState.QUEUED, RunState.COMPLETED]).runs} == {mine, theirs, over}
+    assert [run.id for run in runs.page(states=[RunState.COMPLETED]).runs] == [over]
+    assert runs.page(states=[RunState.FAILED]).runs == []
 
 
 def test_ended_runs_are_forgotten_in_time_and_others_never(runs: RunStore) -> None:
     live, over = create(runs), ended(runs)
-    assert {run.id for run in runs.runs()} == {live, over}
-    assert [run.id for run in runs.runs(keep_s=0)] == [live]
+    assert {run.id for run in runs.page().runs} == {live, over}
+    assert [run.id for run in runs.page(keep_s=0).runs] == [live]
     assert runs.read(over) is None
     another = ended(runs)
     runs.create("new", SPEC, keep_s=0)
@@ -232,8 +232,8 @@ def test_ended_runs_are_forgotten_in_time_and_others_never(runs: RunStore) -> No
 
 def test_more_runs_than_one_look_at_the_index_are_all_found(runs: RunStore) -> None:
     made = {create(runs, owner="ann" if number % 40 == 0 else "") for number in range(230)}
-    assert {run.id for run in runs.runs(limit=500)} == made
-    assert len(runs.runs(owner="ann", states=[RunState.QUEUED], limit=500)) == 6
+    assert {run.id for run in runs.page(limit=500).runs} == made
+    assert len(runs.page(owner="ann", states=[RunState.QUEUED], limit=500).runs) == 6
 
 
 def test_one_call_of_a_list_looks_at_500_runs_and_says_where_it_goes_on(runs: RunStore) -> None:
@@ -287,7 +287,7 @@ def test_runs_that_were_created_before_owners_had_lists_of_theirs_count(runs: Ru
     with closing(redis.Redis.from_url(fresh_redis)) as client:
         client.delete("ps:runs:{runs}:live:ann", "ps:runs:{runs}:owned")
     runs.ask_cancel(done)
-    assert len(runs.runs(owner="ann", states=[RunState.QUEUED])) == 1
+    assert len(runs.page(owner="ann", states=[RunState.QUEUED]).runs) == 1
     assert is_refused(runs, run_ops.create("another", SPEC, owner="ann", most=1))
 
 
@@ -306,7 +306,7 @@ def test_a_gateway_sees_the_same_runs(fresh_redis: str) -> None:
         made = await runs.create("r1", SPEC, owner="ann")
         assert made.new
         assert await runs.read("r1") == made.run
-        assert await runs.runs(owner="ann", states=[RunState.QUEUED]) == [made.run]
+        assert (await runs.page(owner="ann", states=[RunState.QUEUED])).runs == [made.run]
         assert await runs.ask_cancel("r1", owner="ann") is CancelStatus.CANCELLED
         assert await runs.drop("r1") is DropStatus.DROPPED
         await store.close()

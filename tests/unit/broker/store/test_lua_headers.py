@@ -95,7 +95,7 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         run_ops.reopen("r", None),
         run_ops.ask_cancel("r", owner=None),
         run_ops.read("r"),
-        run_ops.runs(owner=None, states=[RunState.RUNNING] * items, after="", limit=10, keep_s=1.0),
+        run_ops.page(owner=None, states=[RunState.RUNNING] * items, after="", limit=10, keep_s=1.0),
         run_ops.drop("r", owner=None),
         outbox.take("p", TakeLimits(skip_owners=["o"] * items)),
         outbox.settle("p", EVENT, AttemptEnd(EventOutcome.AGAIN, "500"), give_up_s=1.0),
