@@ -20,6 +20,14 @@ class CreatedRun:
 
 
 @dataclass(frozen=True, slots=True)
+class RunPage:
+    """`next_after`: the id behind which the list goes on, even if no run on this page was asked for; empty at its end."""
+
+    runs: list[Run]
+    next_after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TakenRun:
     """`run` is the record as it is now, None if missing. With HELD the record names the driver that has the run."""
 

@@ -234,6 +234,18 @@ class Run(Struct, frozen=True, kw_only=True):
     part_of: str = ""
     part: RunPart | None = None
 
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether the run was cancelled or expired, and has published the rows that ran."""
+        return self.state in (RunState.CANCELLED, RunState.EXPIRED) and bool(self.details.get("output"))
+
+    @property
+    def not_reached(self) -> int | None:
+        """How many rows a cancelled or expired run did not reach; None for other runs, and if their number is not known."""
+        if self.state not in (RunState.CANCELLED, RunState.EXPIRED) or self.counts.total is None:
+            return None
+        return self.counts.total - self.counts.done - self.counts.failed
+
 
 def refuse_driven(name: str, info: VersionInfo | None) -> None:
     """Raises `Conflict` for a model of stages: runs over files cut their rows into shards, which only models with code run."""
@@ -245,12 +257,14 @@ def refuse_driven(name: str, info: VersionInfo | None) -> None:
 
 
 def retry_spec(run: Run) -> RunSpec:
-    """The spec of a run that retries the failed rows of a completed one, with the same version. Raises `Conflict`."""
+    """The spec of a run that retries the failed rows of a completed one, with the same version, or those that a cancelled or
+    expired one did not reach. Raises `Conflict`.
+    """
     if run.spec.kind != FILES:
         raise Conflict(f"run {run.id} is no run over files, and the failed rows of others are not run again")
-    if run.state is not RunState.COMPLETED:
+    if run.state is not RunState.COMPLETED and not run.is_cut_short:
         raise Conflict(f"run {run.id} is {run.state.value}", hint=f"complete it first: penstock run resume {run.id}")
-    if not run.counts.failed:
+    if not run.counts.failed and not run.is_cut_short:
         raise Conflict(f"no row of run {run.id} failed")
     if (run.spec.output_format or format_of(run.spec.output)) in DELIMITERS:
         raise Conflict(

@@ -14,17 +14,22 @@ from msgspec import Struct
 from penstock.errors import InvalidInput
 
 SHARD_MEDIA = "application/vnd.penstock.shard"
+# The code of a row that was not run, because the shard's time was over.
+NOT_RUN = "not_run"
 
 
 class Shard(Struct, array_like=True, gc=False):
     """Rows of one run, in order. With `media` application/json each row is a plain value, as parsed from JSON; with any other
     media type each row is the bytes of one body of that type. `headers` and `query`: what the run says of its request, for all.
+    `most_s`: after this time the shard ends with the rows that ran, at least one micro-batch; the others fail with `NOT_RUN`.
+    0: it ends with its last row.
     """
 
     media: str
     rows: list[Any]
     headers: dict[str, str] = {}
     query: dict[str, str] = {}
+    most_s: float = 0.0
 
 
 class RowFailure(Struct, array_like=True, gc=False):

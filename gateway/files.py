@@ -10,10 +10,11 @@ from typing import Any
 from starlette.responses import FileResponse
 from starlette.types import Receive, Scope, Send
 
-from penstock.broker.blobs.uploads import FileRecord, FileStore
+from penstock.broker.blobs.uploads import FilePage, FileRecord, FileStore
 from penstock.errors import NotFound
 from penstock.gateway.asgi.wire import HEAD_ONLY
 from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.lists import Lists
 
 
 class WholeFile(FileResponse):
@@ -36,6 +37,26 @@ async def visible_file(files: FileStore, file_id: str, caller: Caller) -> FileRe
     if not caller.sees(record.owner):
         raise NotFound(f"there is no file {file_id[:80]!r}", hint="GET /v1/files lists yours.")
     return record
+
+
+async def files_page(
+    lists: Lists,
+    files: FileStore,
+    caller: Caller,
+    *,
+    purpose: str | None = None,
+    after: str = "",
+    limit: int,
+    newest: bool = True,
+) -> FilePage:
+    """A page of the files that the caller may see, at most `MOST_SHOWN`. Raises `RateLimited` as `Lists.turn` does."""
+    owner = None if caller.sees("\0") else caller.owner
+
+    def look() -> FilePage:
+        return files.page(owner, purpose=purpose, after=after, limit=limit, newest=newest, now=files.now())
+
+    async with lists.turn(caller):
+        return await lists.read(look)
 
 
 def file_view(record: FileRecord) -> dict[str, Any]:

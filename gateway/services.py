@@ -18,6 +18,7 @@ from penstock.gateway.asgi.wire import MAX_BODIES_BYTES, BodyMemory
 from penstock.gateway.auth.audit import AuditLog
 from penstock.gateway.auth.key_beat import KeyBeat
 from penstock.gateway.auth.keys import Caller, KeyAuth, Shares
+from penstock.gateway.auth.lists import Lists
 from penstock.gateway.auth.roles import WaitingResponses
 from penstock.gateway.jobs.events.follow import JobFollower
 from penstock.gateway.jobs.extending import JobsHost, OnChosen, Tracer, WordReader, jobs_parts
@@ -116,7 +117,11 @@ class Services:
     def quota(self) -> FileQuota:
         settings, table = self.settings, self.settings.runs
         reserve = DiskReserve(settings.files_dir, settings.store.reserve_bytes)
-        return FileQuota(FileCensus(self.files), reserve, max_bytes=table.max_owner_bytes)
+        return FileQuota(FileCensus(self.files), reserve, self.lists, max_bytes=table.max_owner_bytes)
+
+    @cached_property
+    def lists(self) -> Lists:
+        return Lists()
 
     @cached_property
     def file_uploads(self) -> FileUploads:
@@ -124,7 +129,8 @@ class Services:
 
     @cached_property
     def runs(self) -> RunService:
-        return RunService(AsyncRunStore(self.store), self.files, self.settings.runs, require_room=self.quota.require_room)
+        runs, room = AsyncRunStore(self.store), self.quota.require_room
+        return RunService(runs, self.files, self.settings.runs, lists=self.lists, require_room=room)
 
     @cached_property
     def changes(self) -> ModelChanges:

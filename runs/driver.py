@@ -26,8 +26,9 @@ COMMIT_ROWS = 200_000
 _COMMIT_PAUSE = 10.0
 _WAIT_S = 0.25
 _READ_WAIT_S = 0.05
-# How long a stopped run waits for its running shards; most take less than a second.
-_LAST_SHARDS_S = 30.0
+# How long a stopped run waits for its running shards. A shard ends with the micro-batch that runs when its time is over, and
+# the model's own limits end a micro-batch.
+_LAST_SHARDS_S = 600.0
 # Another attempt cannot change these ends: the run's deadline passed, or a caller cancelled the job.
 _NOT_RETRIED = frozenset({"expired", "cancelled"})
 
@@ -82,6 +83,10 @@ class RunWatch(Protocol):
 
     def stop_reason(self) -> StopReason: ...
 
+    def is_hurried(self) -> bool:
+        """Whether a stopped run may wait for nothing more: this process is to leave it, or another driver has it."""
+        ...
+
     def is_held(self) -> bool:
         """Whether this driver certainly owns the run. Otherwise nothing is written."""
         ...
@@ -119,6 +124,8 @@ class Driver:
         self._meter = ProgressMeter(checkpoint.counts, now=time.monotonic())
         self._after = checkpoint.after
         self._uncommitted = 0
+        # How many rows of the source are written: done, failed, or not reached.
+        self.written = checkpoint.counts.done + checkpoint.counts.failed
         self._first_failure = ""
         self._commit_at = 0.0
         self._slots = 1
@@ -163,7 +170,7 @@ class Driver:
         self._give_up([*self._cut, *shards.withdraw()], error)
         self._cut.clear()
         give_up_at = time.monotonic() + _LAST_SHARDS_S
-        while len(shards) and time.monotonic() < give_up_at and self._watch.stop_reason() is not StopReason.LOST:
+        while len(shards) and time.monotonic() < give_up_at and not self._watch.is_hurried():
             for end in shards.ends(_WAIT_S):
                 self._give_up(self._settle(end), error)
         self._give_up(shards.cancel(), error)
@@ -224,15 +231,18 @@ class Driver:
     def _append(self, finished: FinishedBatch) -> None:
         # D43: a batch is written as a whole, so a run can resume from the position after it.
         self._sink.append(finished.results)
-        rows, failed = len(finished.results.outputs), len(finished.results.failed)
+        rows = len(finished.results.outputs)
+        # Rows that were not reached have not failed.
+        failed = sum(error not in self._limits.not_reached.values() for error in finished.results.failed.values())
         if failed and not self._first_failure:
             place, error = min(finished.results.failed.items())
             self._first_failure = f"row {finished.results.first + place}: {error.code}: {error.message}"
-        self._meter.add_rows(done=rows - failed, failed=failed, now=time.monotonic())
+        self._meter.add_rows(done=rows - len(finished.results.failed), failed=failed, now=time.monotonic())
         self._after = finished.after
         if self._meter.counts.total is None:
             self._meter.share = self._source.share_before(finished.after)
         self._uncommitted += rows
+        self.written += rows
 
     def _check_failed(self, *, ended: bool = False) -> None:
         most, counts = self._limits.max_failed, self._watch.counts_of_run(self._meter.counts)

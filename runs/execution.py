@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,18 +18,19 @@ from penstock.broker.store.runs import RunStore
 from penstock.broker.store.sync import RedisStore
 from penstock.errors import Conflict, InternalError, NotFound, PenstockError, StoreUnavailable, is_disk_full
 from penstock.job import BlobLocation
-from penstock.run import ACCEPT_CHANGES, FailureLimit, Run, RunCounts, RunState, check_said
+from penstock.run import ACCEPT_CHANGES, BY_COMMAND, FailureLimit, RunCounts, RunState, check_said
 from penstock.runs.driver import Checkpoint, Driver, RunLimits, StopReason, TooManyFailed, too_many
 from penstock.runs.journal import Journal
 from penstock.runs.kinds import ClaimedOutput, RunKind, run_kind
 from penstock.runs.lease import OwnedRun, RunLease
+from penstock.runs.manifest import Manifest
 from penstock.runs.model_lookup import ServedModel, Slots, find_served, slots_of
 from penstock.runs.parts.joining import join_parts, joined_counts, manifest_parts, read_reports
-from penstock.runs.parts.part_files import PartHeld, PartNotHere, read_report, run_folder
+from penstock.runs.parts.part_files import PartHeld, PartNotHere, run_folder
 from penstock.runs.parts.stretches import total_rows
 from penstock.runs.progress import RunProgress
-from penstock.runs.publishing import publish, published_manifest, write_unreached
-from penstock.runs.rows import RowSource
+from penstock.runs.publishing import publish, published_counts, published_manifest, write_unreached
+from penstock.runs.rows import RowError, RowSource
 from penstock.runs.run_files import (
     RunFiles,
     claim_part,
@@ -47,6 +48,8 @@ log = logging.getLogger("penstock.runs")
 # The deadline of a shard whose run has none: the store requires a number, and a shard may wait without limit.
 _NO_DEADLINE_S = 30 * 86_400.0
 _RETRY_PAUSE_S = 0.2
+# A run that makes no progress for so long, because no worker serves its model, no longer keeps others waiting.
+MOST_ALONE_S = 600.0
 _LOST = (UpdateStatus.LOST, UpdateStatus.FINAL)
 _FINAL_STATES = {StopReason.CANCEL: RunState.CANCELLED, StopReason.EXPIRE: RunState.EXPIRED}
 
@@ -101,7 +104,7 @@ class Execution:
     ) -> None:
         self._owned, self._services, self._on_progress = owned, services, on_progress
         self._options = options or ResumeOptions()
-        self._interrupted = False
+        self._interrupted, self._built_at = False, time.monotonic()
         self._lease: RunLease | None = None
         self._version = owned.run.version
 
@@ -112,10 +115,11 @@ class Execution:
             self._lease.interrupt()
 
     def is_suspect(self) -> bool:
-        """Whether an earlier driver of the run died without progress, and this one has made none yet."""
+        """Whether an earlier driver of the run died without progress, and this one, begun lately, has made none yet."""
         progress, before = self._lease.last_progress if self._lease else None, self._owned.run.counts
         rows = progress.counts.done + progress.counts.failed if progress else 0
-        return self._owned.run.drives > 1 and rows <= before.done + before.failed
+        is_early = time.monotonic() < self._built_at + MOST_ALONE_S
+        return is_early and self._owned.run.drives > 1 and rows <= before.done + before.failed
 
     def execute(self) -> DriveResult:
         """Returns when the run has ended or was interrupted. The store then has the result, if it could be reached."""
@@ -163,7 +167,7 @@ class Execution:
             return self._join(lease)
         lease.write(RunChange(state=RunState.VALIDATING, error_code="", error_message=""))
         if (manifest := published_manifest(self._kind, run)) is not None:
-            return DriveResult(RunState.COMPLETED, manifest.counts)
+            return _as_published(manifest, lease)
         self._kind.check(run.spec)
         with ExitStack() as open_things:
             store = open_things.enter_context(closing(RedisStore(self._services.redis_url, name="penstock-run")))
@@ -189,7 +193,7 @@ class Execution:
         output = self._claim_output(open_things, first_line)
         if not self._await_turn(output.journal, lease):
             return DriveResult(_FINAL_STATES.get(lease.stop_reason(), RunState.RUNNING))
-        if (counts := _published_counts(self._kind, run, output)) is not None:
+        if (counts := published_counts(self._kind, run, output)) is not None:
             # The process that had the files has published them.
             output.discard()
             return DriveResult(RunState.COMPLETED, counts)
@@ -199,6 +203,12 @@ class Execution:
     def _kind(self) -> RunKind:
         """Looked up while the run is driven, so that an unknown kind fails like any other fault."""
         return run_kind(self._owned.run.spec.kind)
+
+    @property
+    def _unreached(self) -> Mapping[RunState, RowError]:
+        """As the kind's. None for a run that `penstock run resume` continues: one that a command drives, and a part."""
+        spec, part = self._owned.run.spec, self._owned.run.part
+        return {} if part is not None or BY_COMMAND in spec.metadata else self._kind.unreached
 
     @property
     def _accepts_changes(self) -> bool:
@@ -249,7 +259,7 @@ class Execution:
             output = self._claim_output(open_things, None)
             if not self._await_turn(output.journal, lease):
                 return DriveResult(_FINAL_STATES.get(lease.stop_reason(), RunState.RUNNING))
-            if (counts := _published_counts(self._kind, run, output)) is not None:
+            if (counts := published_counts(self._kind, run, output)) is not None:
                 output.discard()
                 return DriveResult(RunState.COMPLETED, counts)
             source, _ = readable(lambda: self._kind.open_source(run.spec, None))
@@ -321,7 +331,7 @@ class Execution:
     def _limits(self) -> RunLimits:
         spec, most = self._owned.run.spec, self._options.max_failed
         limit = FailureLimit.parse(spec.max_failed if most is None else most) if self._kind.is_limited else None
-        unreached = self._kind.unreached
+        unreached = self._unreached
         not_reached = {reason: unreached[state] for reason, state in _FINAL_STATES.items() if state in unreached}
         return RunLimits(spec.window_rows, spec.shard_rows, limit, not_reached, is_part=self._owned.run.part is not None)
 
@@ -347,10 +357,10 @@ class Execution:
             return DriveResult(RunState.RUNNING, counts, driver.mean_rate())
         state = _FINAL_STATES.get(reason, RunState.COMPLETED)
         if state is not RunState.COMPLETED:
-            if (error := self._kind.unreached.get(state)) is None:
+            if (error := self._unreached.get(state)) is None:
                 return DriveResult(state, counts, driver.mean_rate())
             last = driver.checkpoint
-            counts = write_unreached(files.source, files.sink, last.after, last.counts, error)
+            counts = write_unreached(files.source, files.sink, last.after, last.counts, error, written=driver.written)
         if lease.write(RunChange(state=RunState.PUBLISHING, counts=counts)) in _LOST:
             raise self._lost()
         if not lease.is_held():
@@ -378,13 +388,10 @@ class Execution:
             lease.write(change, lease_s=0.0)
 
 
-def _published_counts(kind: RunKind, run: Run, output: ClaimedOutput) -> RunCounts | None:
-    """The counts of this run or part if another process has published it, else None."""
-    if run.part is not None:
-        report = read_report(output.folder)
-        return joined_counts([report]) if report else None
-    manifest = published_manifest(kind, run)
-    return manifest.counts if manifest else None
+def _as_published(manifest: Manifest, lease: RunLease) -> DriveResult:
+    """The end that an earlier drive did not come to record."""
+    early = RunState.EXPIRED if lease.left_s() < 0.0 else RunState.CANCELLED
+    return DriveResult(RunState.COMPLETED if manifest.is_whole else early, manifest.counts, details=manifest.files)
 
 
 def _with_error(error: PenstockError, result: DriveResult) -> DriveResult:

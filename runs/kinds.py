@@ -75,4 +75,15 @@ def _claim_files(run: Run, first_line: int | None, state_dir: Path) -> ClaimedOu
     return ClaimedOutput(files, Journal(files.partial.folder / NAME), files.partial.folder, files.discard)
 
 
-OVER_FILES = RunKind(_open_files, _claim_files, is_limited=True, has_manifest=True, has_parts=True)
+# A run that a command drives, and a run of many parts, is left for a resume instead (`Execution`).
+OVER_FILES = RunKind(
+    _open_files,
+    _claim_files,
+    unreached={
+        RunState.CANCELLED: RowError("cancelled", "the run was cancelled before this row"),
+        RunState.EXPIRED: RowError("expired", "the run expired before this row"),
+    },
+    is_limited=True,
+    has_manifest=True,
+    has_parts=True,
+)

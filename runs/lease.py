@@ -66,7 +66,7 @@ class RunLease:
         self._confirmed_at = float("-inf")
         self._owned, self._runs, self._count_slots, self._on_progress = owned, runs, count_slots, on_progress
         self._slots = Slots()
-        self._stop = StopReason.GO_ON
+        self._stop, self._interrupted = StopReason.GO_ON, False
         self._built_at = clock()
         self._progress: RunProgress | None = None
         # For a part: its own counts in the store, and those of the other parts at that moment.
@@ -87,6 +87,9 @@ class RunLease:
         if not self._stop and self.left_s() < 0.0:
             return StopReason.EXPIRE
         return self._stop
+
+    def is_hurried(self) -> bool:
+        return self._interrupted or self._stop is StopReason.LOST
 
     def now(self) -> float:
         """The store's clock, estimated since the take, because hosts' clocks differ and the store may be unreachable."""
@@ -121,6 +124,7 @@ class RunLease:
 
     def interrupt(self) -> None:
         """Ask the driver to leave the run at its next commit, so that it can be resumed."""
+        self._interrupted = True
         self._stop = self._stop or StopReason.INTERRUPT
 
     def refresh_slots(self) -> None:

@@ -56,6 +56,16 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     penstock_version: str
     parts: list[ManifestPart] = []
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every row ran: not so in a run that was cancelled or expired."""
+        return self.counts.total in (None, self.counts.done + self.counts.failed)
+
+    @property
+    def files(self) -> dict[str, Any]:
+        """The published files as plain values, as `publish` reports them."""
+        return {name: msgspec.to_builtins(report) for name, report in (("output", self.output), ("errors", self.errors))}
+
 
 # Made while one thread loads this module, the one of FileReport for `convert`: D106.
 _MANIFEST = msgspec.json.Decoder(Manifest)

@@ -45,7 +45,13 @@ def take_run(runs: RunStore, run_id: str) -> OwnedRun:
 
 
 def reopen_run(runs: RunStore, run_id: str) -> None:
-    """Make a run that ended early available again. Raises `NotFound`, and `Conflict` if it is completed."""
+    """Make a run that ended early available again. Raises `NotFound`; `Conflict` if it is completed, or has an output."""
+    run = runs.read(run_id)
+    if run is not None and run.is_cut_short:
+        raise Conflict(
+            f"run {run_id} is {run.state.value}, and its output has the rows that ran",
+            hint=f"to run the others: penstock run resume {run_id} --failed",
+        )
     answer = runs.reopen(run_id)
     if answer is ReopenStatus.MISSING:
         raise no_such_run(run_id)

@@ -10,8 +10,10 @@ import msgspec
 import penstock
 from penstock.run import Run, RunCounts
 from penstock.runs.files import exists, open_read
-from penstock.runs.kinds import RunKind
+from penstock.runs.kinds import ClaimedOutput, RunKind
 from penstock.runs.manifest import FileReport, Manifest, ManifestPart, manifest_path, read_manifest, write_manifest
+from penstock.runs.parts.joining import joined_counts
+from penstock.runs.parts.part_files import read_report
 from penstock.runs.rows import ResultBatch, RowError, RowSource, Sink
 from penstock.runs.run_files import RunFiles
 
@@ -33,15 +35,17 @@ def publish(
 
 
 def write_unreached(
-    source: RowSource, sink: Sink, after: dict[str, Any] | None, counts: RunCounts, error: RowError
+    source: RowSource, sink: Sink, after: dict[str, Any] | None, counts: RunCounts, error: RowError, *, written: int
 ) -> RunCounts:
-    """Write every row behind `after` as failed, with the reason; returns the counts with these rows."""
-    failed = counts.failed
+    """Write every row behind `after` as not reached, with the reason; returns the counts, with the number of all rows.
+
+    `written`: the rows before.
+    """
     while (batch := source.read(after, rows=_UNREACHED_ROWS, size_bytes=_UNREACHED_BYTES)) is not None:
         errors = dict.fromkeys(range(len(batch)), error)
         sink.append(ResultBatch(batch.first, [None] * len(batch), batch.carried, errors))
-        failed, after = failed + len(batch), batch.after
-    return RunCounts(total=counts.total, done=counts.done, failed=failed)
+        written, after = written + len(batch), batch.after
+    return RunCounts(total=written if counts.total is None else counts.total, done=counts.done, failed=counts.failed)
 
 
 def published_manifest(kind: RunKind, run: Run) -> Manifest | None:
@@ -52,6 +56,15 @@ def published_manifest(kind: RunKind, run: Run) -> Manifest | None:
     with open_read(name) as file:
         manifest = read_manifest(file.read())
     return manifest if manifest.run_id == run.id else None
+
+
+def published_counts(kind: RunKind, run: Run, output: ClaimedOutput) -> RunCounts | None:
+    """The counts of this run or part if another process has published it, else None."""
+    if run.part is not None:
+        report = read_report(output.folder)
+        return joined_counts([report]) if report else None
+    manifest = published_manifest(kind, run)
+    return manifest.counts if manifest else None
 
 
 def _manifest_of(

@@ -28,6 +28,8 @@ MOST_AT_ONCE = 2
 POLL_S = 1.0
 # How long a runner skips a run whose files it cannot read, for other runners.
 _PASS_OVER_S = 60.0
+# How long a run that may have killed its driver is passed over while others are under way. They are then left for it.
+SUSPECT_WAITS_S = 600.0
 HELP_POLL_S = 0.5
 # A network file system shows files of another host with a delay, so this host may soon be able to read them.
 _MOST_GIVEN_BACK = 20
@@ -37,16 +39,13 @@ def runs_to_begin(waiting: Sequence[Run], *, under_way: int, is_alone: bool) -> 
     """The waiting runs to begin now, in addition to those under way. `is_alone`: one of those must run alone.
 
     A run whose driver died without progress may be the cause, so it runs alone: a run beside it would be charged as well.
-    It waits until the others have ended, and the runs behind it wait too.
+    It is passed over while others are under way, and the runs behind it begin.
     """
-    begun: list[Run] = []
-    for run in waiting if not is_alone else ():
-        if run.drives and (under_way or begun):
-            break
-        begun.append(run)
-        if run.drives:
-            break
-    return begun
+    if is_alone:
+        return []
+    if waiting and waiting[0].drives and not under_way:
+        return [waiting[0]]
+    return [run for run in waiting if not run.drives]
 
 
 class Runner:
@@ -57,6 +56,8 @@ class Runner:
         self._under_way: dict[threading.Thread, Execution] = {}
         # Runs that this host cannot read, each with the time until which it is skipped. Several threads add to it; one removes.
         self._passed_over: dict[str, float] = {}
+        # Runs that may have killed their drivers, each with the time from which it no longer waits for those under way.
+        self._suspects: dict[str, float] = {}
 
     def run(self) -> None:
         with closing(RedisStore(self._services.redis_url, name="penstock-runner")) as store:
@@ -69,14 +70,37 @@ class Runner:
 
     def _take_runs(self, runs: RunStore) -> None:
         self._under_way = {thread: execution for thread, execution in self._under_way.items() if thread.is_alive()}
-        is_alone = any(execution.is_suspect() for execution in self._under_way.values())
         try:
+            overdue = self._overdue_suspect(runs)
             # Even without room, this look-up ends runs whose deadline has passed.
-            waiting = runs.look(MOST_AT_ONCE - len(self._under_way), without=self._unreadable())
-            for run in runs_to_begin(waiting, under_way=len(self._under_way), is_alone=is_alone):
+            without = [*self._unreadable(), *(self._suspects if self._under_way else ())]
+            waiting = runs.look(0 if overdue else MOST_AT_ONCE - len(self._under_way), without=without)
+            for run in self._runs_to_begin([overdue] if overdue else waiting):
                 self._begin(runs, run)
         except StoreUnavailable as away:
             log.info("runs_not_read", extra={"error": away.message})
+
+    def _runs_to_begin(self, waiting: Sequence[Run]) -> list[Run]:
+        is_alone = any(execution.is_suspect() for execution in self._under_way.values())
+        begun = runs_to_begin(waiting, under_way=len(self._under_way), is_alone=is_alone)
+        for run in waiting:
+            if run.drives and run not in begun:
+                self._suspects.setdefault(run.part_of or run.id, time.monotonic() + SUSPECT_WAITS_S)
+        return begun
+
+    def _overdue_suspect(self, runs: RunStore) -> Run | None:
+        """A suspect run that was passed over for long enough; the runs under way are asked to leave for it."""
+        for run_id, until in list(self._suspects.items()):
+            if until > time.monotonic():
+                continue
+            run = runs.next_of(run_id)
+            if run is not None and run.drives:
+                for execution in self._under_way.values():
+                    execution.interrupt()
+                return run
+            # Another runner has it, or it got further, or it has ended.
+            del self._suspects[run_id]
+        return None
 
     def _unreadable(self) -> list[str]:
         now = time.monotonic()
@@ -91,6 +115,7 @@ class Runner:
             log.info("run_not_taken", extra={"run": run.id, "error": refusal.message})
             return
         log.info("run_taken", extra={"run": run.id, "model": run.spec.model})
+        self._suspects.pop(run.part_of or run.id, None)
         execution = Execution(owned, self._services, on_progress=_ignore)
         thread = threading.Thread(target=self._execute, args=(execution, owned), name=f"run-{run.id}")
         self._under_way[thread] = execution

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import shutil
-import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,39 +48,38 @@ class FileUsage:
 
 
 class FileCensus:
-    """The usage of each owner. Counts at most every few seconds, and reads each record once. Blocks; safe among threads."""
+    """The usage of each owner. Counts an owner's files at most every few seconds, and reads each of their records once.
+
+    `usage` blocks. A file that is stored while its owner's files are counted counts from the next count on.
+    """
 
     def __init__(self, files: FileStore) -> None:
         self._files = files
-        self._known: dict[str, tuple[str, int]] = {}
-        self._counted_at = -math.inf
-        self._lock = threading.Lock()
+        self._sizes: dict[str, dict[str, int]] = {}
+        self._counted_at: dict[str, float] = {}
 
     def usage(self, owner: str) -> FileUsage:
-        with self._lock:
-            if time.monotonic() - self._counted_at > COUNT_AGE_S:
-                self._known = self._count()
-                self._counted_at = time.monotonic()
-            sizes = [size for whose, size in self._known.values() if whose == owner]
+        if time.monotonic() - self._counted_at.get(owner, -math.inf) > COUNT_AGE_S:
+            self._sizes[owner] = self._count(owner, dict(self._sizes.get(owner, {})))
+            self._counted_at[owner] = time.monotonic()
+        sizes = list(self._sizes[owner].values())
         return FileUsage(len(sizes), sum(sizes))
 
     def add(self, file_id: str, owner: str, size_bytes: int) -> None:
         """Count a file that this process has just stored."""
-        with self._lock:
-            self._known[file_id] = (owner, size_bytes)
+        self._sizes.setdefault(owner, {})[file_id] = size_bytes
 
-    def discard(self, file_id: str) -> None:
+    def discard(self, file_id: str, owner: str) -> None:
         """Stop counting a file that this process has just deleted."""
-        with self._lock:
-            self._known.pop(file_id, None)
+        self._sizes.get(owner, {}).pop(file_id, None)
 
-    def _count(self) -> dict[str, tuple[str, int]]:
-        entries = ((file_id, self._known.get(file_id) or self._read(file_id)) for file_id in self._files.ids())
-        return {file_id: known for file_id, known in entries if known is not None}
+    def _count(self, owner: str, known: Mapping[str, int]) -> dict[str, int]:
+        ids = self._files.ids(owner, now=self._files.now())
+        entries = ((file_id, known[file_id] if file_id in known else self._read(file_id)) for file_id in ids)
+        return {file_id: size for file_id, size in entries if size is not None}
 
-    def _read(self, file_id: str) -> tuple[str, int] | None:
+    def _read(self, file_id: str) -> int | None:
         try:
-            record = self._files.find(file_id, now=-math.inf)
+            return self._files.find(file_id, now=-math.inf).size_bytes
         except NotFound:
             return None  # it is being written, or was deleted meanwhile
-        return record.owner, record.size_bytes

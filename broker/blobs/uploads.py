@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import shutil
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from msgspec import Struct
 
 from penstock.broker.blobs.durable_files import sync_folder
 from penstock.broker.blobs.files import folder_now
+from penstock.broker.blobs.owner_files import OwnerFiles
 from penstock.errors import BadRequest, NotFound, StoreUnavailable, TooLarge
 from penstock.job import new_serial
 
@@ -25,6 +27,9 @@ _RECORD = "record.json"
 _CONTENT = "content"
 _TAKEN_MODE = 0o700
 MAX_NAME = 200
+# A page shows at most so many files. It reads at most so many records, some of which may be of files that are not written yet.
+MOST_SHOWN = 1_000
+MOST_READ = 2_000
 # After this time a folder without a record, as an aborted upload leaves one, is removed.
 STRAY_S = 24 * 3600.0
 # After this time a record without content is removed; no run takes so long, and the record of a run is gone by then.
@@ -71,11 +76,20 @@ class NewFile:
     ttl_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class FilePage:
+    """`next_after`: the id behind which the list goes on; empty at its end."""
+
+    files: list[FileRecord]
+    next_after: str = ""
+
+
 class FileStore:
     """Files below one folder, which gateways and runners share. Every method blocks, so an event loop calls it in a thread."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._owners = OwnerFiles(folder)
 
     def now(self) -> float:
         """The clock of the file system, which dates what runs write here. `now` of the other methods is a moment of it."""
@@ -130,6 +144,8 @@ class FileStore:
         beside.replace(home / _RECORD)
         sync_folder(home)
         sync_folder(home.parent)
+        if self._owners.add(record.owner, record.id, record.purpose):
+            self._owners.sync(record.owner)
 
     def find(self, file_id: str, *, now: float) -> FileRecord:
         """Return the record of a file; raises `NotFound` if its content is missing or has expired."""
@@ -139,17 +155,36 @@ class FileStore:
             raise NotFound(f"there is no file {file_id[:80]!r}", hint="GET /v1/files lists yours.")
         return shown
 
-    def files(self, *, now: float) -> Iterator[FileRecord]:
-        """Yield every file whose content exists and has not expired, in no particular order."""
-        for home in self._homes():
-            record = self._read(home)
-            shown = self._as_it_is(record) if record else None
-            if shown is not None and not _expired(shown, now):
-                yield shown
+    def page(
+        self, owner: str | None, *, purpose: str | None = None, after: str = "", limit: int, newest: bool = True, now: float
+    ) -> FilePage:
+        """The files of an owner (None: of all) behind the id `after` whose content exists and has not expired, by their ids.
 
-    def ids(self) -> Iterator[str]:
-        """Yield the id of everything that has a folder, also of what is being written."""
-        return (home.name for home in self._homes())
+        `after` is a place among the ids, whether there is such a file or not: it may have been deleted since.
+        """
+        ids = self.ids(owner, purpose, now=now)
+        before = bisect_left(ids, after) if after else len(ids)
+        ordered = ids[:before][::-1] if newest else ids[bisect_right(ids, after) :]
+        shown: list[FileRecord] = []
+        for read, file_id in enumerate(ordered):
+            if len(shown) == min(limit, MOST_SHOWN) or read == MOST_READ:
+                return FilePage(shown, ordered[read - 1])
+            shown += self._shown(file_id, owner, now)
+        return FilePage(shown)
+
+    def _shown(self, file_id: str, owner: str | None, now: float) -> list[FileRecord]:
+        record = self._read(self._home(file_id))
+        if record is None and owner is not None:
+            self._owners.drop(owner, file_id)
+        shown = self._as_it_is(record) if record else None
+        is_theirs = shown is not None and owner in (None, shown.owner)
+        return [shown] if shown is not None and is_theirs and not _expired(shown, now) else []
+
+    def ids(self, owner: str | None, purpose: str | None = None, *, now: float) -> list[str]:
+        """The ids of an owner's files (None: of all owners'), the oldest first, also of those that are being written."""
+        if not self._owners.is_whole():
+            self.sweep(now=now)
+        return self._owners.ids(owner, purpose)
 
     def content(self, record: FileRecord) -> Path:
         return self._home(record.id) / (_CONTENT + record.suffix)
@@ -162,11 +197,16 @@ class FileStore:
     def delete(self, file_id: str) -> None:
         """Delete a file; a missing file is no error."""
         if _ID.fullmatch(file_id):
-            shutil.rmtree(self._home(file_id), ignore_errors=True)
+            self._remove(self._home(file_id))
+
+    def _remove(self, home: Path) -> None:
+        if (record := self._read(home)) is not None:
+            self._owners.discard(record.owner, record.id, record.purpose)
+        shutil.rmtree(home, ignore_errors=True)
 
     def sweep(self, *, now: float) -> int:
-        """Remove expired files and aborted uploads; returns how many were removed."""
-        gone = 0
+        """Remove expired files and aborted uploads, and list files that no list has yet; returns how many were removed."""
+        gone, listed = 0, set[str]()
         for home in self._homes():
             record = self._read(home)
             if record is None:
@@ -175,8 +215,13 @@ class FileStore:
                 shown = self._as_it_is(record)
                 old = _expired(shown, now) if shown is not None else record.created_at + UNWRITTEN_S <= now
             if old:
-                shutil.rmtree(home, ignore_errors=True)
+                self._remove(home)
                 gone += 1
+            elif record is not None and self._owners.add(record.owner, record.id, record.purpose):
+                listed.add(record.owner)
+        for owner in listed:
+            self._owners.sync(owner)
+        self._owners.note_whole()
         return gone
 
     def _as_it_is(self, record: FileRecord) -> FileRecord | None:
@@ -252,6 +297,10 @@ class Upload:
     def drop(self) -> None:
         self._file.close()
         self._files.delete(self._record.id)
+
+
+def is_file_id(text: str) -> bool:
+    return _ID.fullmatch(text) is not None
 
 
 def plain_name(name: str) -> str:

@@ -2,7 +2,8 @@
 --
 -- KEYS[1] of each function is `ps:runs:{runs}:`, not a model's prefix; all other keys are built from it:
 --   run:<id>     hash   the record; `spec`, `counts` and `details` are JSON, moments are ms
---   index        zset   id -> created; of:<owner> and live (those that have not ended) hold parts of the same
+--   index        zset   id -> created; of:<owner>, live (those that have not ended) and live:<owner> hold parts of the same
+--   owned        text   every run of live is in its live:<owner>: not so for runs that were created before there was one
 --   final        zset   id -> finished
 -- Runs that runners drive (not those of commands) are, while they live, in one of the first two:
 --   waits:<owner>  zset   id -> created: runs without a driver
@@ -21,6 +22,7 @@ local RUN = {@run.list}
 local part = {}
 local ENDED = {completed = true, failed = true, cancelled = true, expired = true}
 local KEEP_LOOK, PAGE = 100, 100
+local MOST_SEEN = 500 -- a list looks at so many runs per call
 local HOLD_MS = 60000 -- an old run that an extension still needs is looked at again after this
 -- A run that kills its drivers could kill runner after runner. `drives` counts the drives since the run last made progress
 -- (`most`: the rows finished then), or since a driver left it in order.
@@ -51,6 +53,24 @@ function part.takeable(r, id, now)
   local parts = redis.call('HGET', r .. 'run:' .. id, 'parts')
   if not parts or redis.call('EXISTS', r .. 'open:' .. id) == 0 then return id end
   return redis.call('ZRANGEBYSCORE', r .. 'open:' .. id, '-inf', now, 'LIMIT', 0, 1)[1]
+end
+
+-- The runs of an owner that have not ended.
+local function live_of(r, owner)
+  if redis.call('EXISTS', r .. 'owned') == 0 then
+    for _, id in ipairs(redis.call('ZRANGE', r .. 'live', 0, -1)) do
+      local whose, created = unpack(redis.call('HMGET', r .. 'run:' .. id, 'owner', 'created'))
+      if whose then redis.call('ZADD', r .. 'live:' .. whose, created, id) end
+    end
+    redis.call('SET', r .. 'owned', 1)
+  end
+  return r .. 'live:' .. owner
+end
+
+local function leave_live(r, id, owner)
+  redis.call('ZREM', r .. 'live:' .. owner, id)
+  redis.call('ZREM', r .. 'live', id)
+  if redis.call('EXISTS', r .. 'live') == 0 then redis.call('DEL', r .. 'owned') end
 end
 
 local function leave_line(r, id, owner)
@@ -86,7 +106,8 @@ local function forget(r, id, todo)
   local run = read_fields(r .. 'run:' .. id, {'owner', @fields.dropped})
   local owner = run.owner or ''
   leave_line(r, id, owner)
-  for _, index in ipairs({'index', 'of:' .. owner, 'live', 'driven', 'due'}) do redis.call('ZREM', r .. index, id) end
+  leave_live(r, id, owner)
+  for _, index in ipairs({'index', 'of:' .. owner, 'driven', 'due'}) do redis.call('ZREM', r .. index, id) end
   hooks.leaving(r, id, run, owner)
   for _, one in ipairs(redis.call('ZRANGE', r .. 'parts:' .. id, 0, -1)) do redis.call('DEL', r .. 'run:' .. one) end
   for _, index in ipairs({'parts:', 'open:'}) do redis.call('DEL', r .. index .. id) end
@@ -115,7 +136,8 @@ local function end_run(r, id, state, now, todo)
   hooks.ending(r, id, run, state, now)
   redis.call('HSET', r .. 'run:' .. id, 'state', state, 'finished', now, 'until', now, unpack(run.noted or NOTHING))
   leave_line(r, id, run.owner or '')
-  for _, index in ipairs({'live', 'driven', 'due'}) do redis.call('ZREM', r .. index, id) end
+  leave_live(r, id, run.owner or '')
+  for _, index in ipairs({'driven', 'due'}) do redis.call('ZREM', r .. index, id) end
 end
 
 -- The end of a run, or of a part. A part that did not reach its end ends its run with it, for the same reason.
@@ -160,17 +182,34 @@ end
 -- Whether the run belongs to another owner than asked for. `whose` is '=' and the owner, or empty for any owner.
 local function not_theirs(owner, whose) return whose ~= '' and '=' .. owner ~= whose end
 
+-- Whether the owner has so many runs that have not ended (0 = no limit). What a call that failed half-way has left does not count.
+function part.is_full(r, owner, most)
+  if most == 0 then return false end
+  local live = live_of(r, owner)
+  if redis.call('ZCARD', live) < most then return false end
+  for _, id in ipairs(redis.call('ZRANGE', live, 0, -1)) do
+    if part.has_ended(r, id) then redis.call('ZREM', live, id) end
+  end
+  return redis.call('ZCARD', live) >= most
+end
+
+-- run_room: whether an owner may have another run.
+-- ARGS: owner, most runs of it that have not ended
+-- REPLY: 1 | 0
+function part.run_room(keys, args) return part.is_full(keys[1], args[1], tonumber(args[2])) and 0 or 1 end
+
 -- run_create: store a new run, unless its id is taken; forget runs that ended long ago.
--- ARGS: id, owner, spec, ms that ended runs are kept, ms until its deadline (0 = none), the command that drives it (empty: runners),
---       words (as in submit; mostly empty)
--- REPLY: created | existing, the record
+-- ARGS: id, owner, spec, ms that ended runs are kept, ms until its deadline (0 = none), command that drives it (empty: runners),
+--       most runs of the owner that have not ended (0 = no limit), words (as in submit; mostly empty)
+-- REPLY: created | existing, the record | full
 local function run_create(keys, args, todo)
   local r, now, id, owner = keys[1], now_ms(), args[@run_create.id], args[@run_create.owner]
   forget_old(r, args[@run_create.keep], now, todo)
   local existing_run = record_of(r, id)
   if existing_run then return {'existing', existing_run} end
+  if part.is_full(r, owner, tonumber(args[@run_create.most])) then return {'full', false} end -- guard:owner_runs
   -- The record last: an entry without a record is passed over, a record without its entries would never be driven.
-  for _, index in ipairs({'index', 'of:' .. owner, 'live'}) do redis.call('ZADD', r .. index, now, id) end
+  for _, index in ipairs({'index', 'of:' .. owner, 'live', 'live:' .. owner}) do redis.call('ZADD', r .. index, now, id) end
   local deadline = tonumber(args[@run_create.deadline])
   if deadline > 0 then redis.call('ZADD', r .. 'due', now + deadline, id) end
   redis.call('ZADD', r .. 'driven', now, id)
@@ -297,7 +336,7 @@ local function run_reopen(keys, args)
   if args[2] ~= '' and state ~= 'completed' then redis.call('HSET', key, 'spec', args[2]) end
   if not ENDED[state] then return 'live' end
   if state == 'completed' then return 'completed' end
-  redis.call('ZADD', r .. 'live', redis.call('HGET', key, 'created'), id)
+  for _, live in ipairs({'live', 'live:' .. run.owner}) do redis.call('ZADD', r .. live, redis.call('HGET', key, 'created'), id) end
   -- Until it stands in its line: if a call fails before, the next look gives it its place, as it does a run without a driver.
   redis.call('ZADD', r .. 'driven', now, id)
   part.reopen(r, id)
@@ -329,33 +368,44 @@ end
 -- REPLY: now ms, the record (nil if unknown)
 local function run_read(keys, args) return {now_ms(), record_of(keys[1], args[1])} end
 
+-- A run, if a list that begins behind `before` (nil = at the newest) shows it, and whether it stands behind it.
+function part.shown(r, id, after, before, whose, text, wanted)
+  local state, created, owner, spec = unpack(redis.call('HMGET', r .. 'run:' .. id, 'state', 'created', 'owner',
+    text ~= '' and 'spec' or 'state'))
+  if not state then return false, true end
+  if before and (tonumber(created) > before or tonumber(created) == before and id >= after) then return false, false end
+  local is_asked = (not wanted or wanted[state]) and not not_theirs(owner, whose)
+  return is_asked and (text == '' or string.find(spec, text, 1, true)) and record_of(r, id), true
+end
+
 -- run_list: a page of runs, newest first; empty if the id to start behind is not known (any more).
--- ARGS: ms that ended runs are kept, whose, id to start behind ('' = newest), limit; per wanted state (none = all): state
--- REPLY: now ms; per run: id, record
+-- ARGS: ms that ended runs are kept, whose, id to start behind ('' = newest), limit, text that the spec has ('' = any);
+--       per wanted state (none = all): state
+-- REPLY: now ms, the id behind which the list goes on ('' = it has ended); per run: id, record
 local function run_list(keys, args, todo)
-  local r, now, whose, after, reply = keys[1], now_ms(), args[2], args[3], {}
+  local r, now, whose, after, limit, text = keys[1], now_ms(), args[2], args[3], tonumber(args[4]), args[5]
   forget_old(r, args[1], now, todo)
-  local wanted, live = {}, #args > 4
-  for i = 5, #args do
+  local wanted, live = #args > 5 and {}, #args > 5
+  for i = 6, #args do
     wanted[args[i]] = true
     if ENDED[args[i]] then live = false end
   end
-  local index = r .. (live and 'live' or whose ~= '' and 'of:' .. string.sub(whose, 2) or 'index')
+  local owner = string.sub(whose, 2)
+  local index = live and (whose ~= '' and live_of(r, owner) or r .. 'live') or r .. (whose ~= '' and 'of:' .. owner or 'index')
   local before = after ~= '' and tonumber(redis.call('HGET', r .. 'run:' .. after, 'created') or -1)
   local at = (before and redis.call('ZCOUNT', index, '-inf', before) or redis.call('ZCARD', index)) - 1
-  reply[1] = now
-  while at >= 0 and #reply < 2 * args[4] do
+  local reply, seen = {now, ''}, 0
+  while at >= 0 do
     local page = redis.call('ZRANGE', index, math.max(0, at - PAGE + 1), at)
     for i = #page, 1, -1 do
-      local run = record_of(r, page[i])
-      local behind = run and (not before or tonumber(run[@run.created]) < before or page[i] < after)
-      local asked = run and (#args == 4 or wanted[run[@run.state]])
-      if behind and asked and not not_theirs(run[@run.owner], whose) and #reply < 2 * args[4] then
-        reply[#reply + 1], reply[#reply + 2] = page[i], run
-      end
+      if #reply >= 2 + 2 * limit or seen == MOST_SEEN then return reply end -- guard:list_bound
+      local run, is_behind = part.shown(r, page[i], after, before, whose, text, wanted)
+      if is_behind then seen, reply[2] = seen + 1, page[i] end
+      if run then append(reply, {page[i], run}) end
     end
     at = at - PAGE
   end
+  reply[2] = ''
   return reply
 end
 
@@ -433,6 +483,7 @@ register('run_take', run_take, {'allow-oom'})
 register('run_update', run_update, {'allow-oom'})
 register('run_reopen', run_reopen, {'allow-oom'})
 register('run_ask', run_ask, {'allow-oom'})
+register('run_room', part.run_room, {'allow-oom'})
 register('run_read', run_read, {'no-writes', 'allow-stale'})
 register('run_list', run_list, {'allow-oom'})
 register('run_look', run_look, {'allow-oom'})

@@ -141,6 +141,7 @@ class RunCreateArgs(NamedTuple):
     keep: Arg
     deadline: Arg
     command: Arg
+    most: Arg
 
 
 class RecordFields(NamedTuple):

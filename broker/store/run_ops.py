@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
 from penstock.broker.contract import CancelStatus, DropStatus, ReopenStatus, TakeStatus, UpdateStatus
-from penstock.broker.run_contract import KEEP_S, CreatedRun, RunChange, TakenRun
+from penstock.broker.run_contract import KEEP_S, CreatedRun, RunChange, RunPage, TakenRun
 from penstock.broker.store import ops
 from penstock.broker.store.ops import Operation, ms
 from penstock.broker.store.positions import Arg, RunCreateArgs, RunFields
+from penstock.errors import QuotaSpent
 from penstock.run import BY_COMMAND, Run, RunCounts, RunPart, RunSpec, RunState, part_id
 
 RUNS_KEY = "ps:runs:{runs}:"
@@ -22,9 +23,18 @@ _part = msgspec.json.Decoder(RunPart)
 
 
 def create(
-    run_id: str, spec: RunSpec, *, owner: str = "", keep_s: float = KEEP_S, words: Mapping[str, Arg] | None = None
+    run_id: str,
+    spec: RunSpec,
+    *,
+    owner: str = "",
+    keep_s: float = KEEP_S,
+    most: int = 0,
+    words: Mapping[str, Arg] | None = None,
 ) -> Operation[CreatedRun]:
-    """Store a run. `words`: what extensions are to know of it, by their names."""
+    """Store a run. `words`: what extensions are to know of it, by their names.
+
+    Raises `QuotaSpent` if the owner has `most` runs that have not ended; 0: there is no limit.
+    """
     args = RunCreateArgs(
         id=run_id,
         owner=owner,
@@ -32,8 +42,14 @@ def create(
         keep=ms(keep_s),
         deadline=ms(spec.deadline_s),
         command=spec.metadata.get(BY_COMMAND, ""),
+        most=most,
     )
-    return Operation("run_create", RUNS_KEY, [*args, *ops.words(words or {})], partial(_created, run_id))
+    return Operation("run_create", RUNS_KEY, [*args, *ops.words(words or {})], partial(_created, run_id, most))
+
+
+def room(owner: str, most: int) -> Operation[None]:
+    """Raises `QuotaSpent` if `create` would: a caller may look before it prepares what a run needs."""
+    return Operation("run_room", RUNS_KEY, [owner, most], lambda reply: None if reply else _refuse(most))
 
 
 def take(run_id: str, driver: str, *, lease_s: float, dead: str = "") -> Operation[TakenRun]:
@@ -108,20 +124,22 @@ def read(run_id: str) -> Operation[Run | None]:
     return Operation("run_read", RUNS_KEY, [run_id], lambda reply: _run(run_id, reply[1]))
 
 
-def runs(
+def page(
     *,
     owner: str | None = None,
     states: Collection[RunState] = (),
+    text: str = "",
     after: str = "",
     limit: int = 20,
     keep_s: float = KEEP_S,
-) -> Operation[list[Run]]:
-    """Runs in any of `states` (empty: in all), newest first, starting behind `after`; none if `after` is not known.
+) -> Operation[RunPage]:
+    """Runs in any of `states` (empty: in all) whose encoded spec has `text`, newest first, starting behind `after`; none if
+    `after` is not known. One call looks at 500 runs at most, so a page may be short and the list still go on.
 
     Forgets runs that ended `keep_s` ago, as `create` does.
     """
-    args: list[Arg] = [ms(keep_s), _owner_filter(owner), after, limit, *states]
-    return Operation("run_list", RUNS_KEY, args, _listed)
+    args: list[Arg] = [ms(keep_s), _owner_filter(owner), after, limit, text, *states]
+    return Operation("run_list", RUNS_KEY, args, lambda reply: RunPage(_listed(reply[1:]), reply[1].decode()))
 
 
 def drop(run_id: str, *, owner: str | None = None) -> Operation[DropStatus]:
@@ -150,7 +168,17 @@ def _changed_fields(change: RunChange) -> list[Arg]:
     return [part for name, value in fields.items() if value is not None for part in (name, value)]
 
 
-def _created(run_id: str, reply: Sequence[Any]) -> CreatedRun:
+def _refuse(most: int) -> NoReturn:
+    raise QuotaSpent(
+        f"this owner has {most} runs that have not ended, and may have no more",
+        retry_after_s=60.0,
+        hint="Wait until some have ended, or cancel some; the operator may raise runs.max_owner_runs.",
+    )
+
+
+def _created(run_id: str, most: int, reply: Sequence[Any]) -> CreatedRun:
+    if reply[0] == b"full":
+        _refuse(most)
     run = _run(run_id, reply[1])
     assert run is not None
     return CreatedRun(run, new=reply[0] == b"created")

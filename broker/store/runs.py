@@ -32,6 +32,7 @@ class RunStore:
 
     now = blocking(registry.clock)
     create = blocking(run_ops.create)
+    page = blocking(run_ops.page)
     take = blocking(run_ops.take)
     look = blocking(run_ops.look)
     next_of = blocking(run_ops.next_of)
@@ -41,7 +42,6 @@ class RunStore:
     reopen = blocking(run_ops.reopen)
     ask_cancel = blocking(run_ops.ask_cancel)
     read = blocking(run_ops.read)
-    runs = blocking(run_ops.runs)
     drop = blocking(run_ops.drop)
 
 
@@ -59,8 +59,9 @@ class AsyncRunStore:
 
     now = awaited(registry.clock)
     create = awaited(run_ops.create)
+    room = awaited(run_ops.room)
+    page = awaited(run_ops.page)
     ask_cancel = awaited(run_ops.ask_cancel)
     read = awaited(run_ops.read)
     parts = awaited(run_ops.parts)
-    runs = awaited(run_ops.runs)
     drop = awaited(run_ops.drop)

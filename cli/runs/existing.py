@@ -177,7 +177,7 @@ def _newest(runs: RunStore, tag: str | None) -> Iterator[Run]:
     from penstock.run import checked_tag
 
     wanted, after = None if tag is None else checked_tag(tag), ""
-    while page := runs.runs(after=after, limit=_PAGE):
+    while page := runs.page(after=after, limit=_PAGE).runs:
         yield from (run for run in page if wanted is None or wanted in run.spec.tags)
         after = page[-1].id
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from penstock.broker.blobs.space import DiskReserve, FileCensus, FileUsage
 from penstock.broker.blobs.uploads import FileRecord
 from penstock.errors import QuotaSpent
+from penstock.gateway.auth.lists import Lists
 
 MOST_FILES = 10_000
 _RETRY_AFTER_S = 60.0
@@ -41,8 +42,11 @@ class UploadAllowance:
 class FileQuota:
     """The limits of each owner, and the uploads of this process that are under way."""
 
-    def __init__(self, census: FileCensus, reserve: DiskReserve, *, max_bytes: int, max_files: int = MOST_FILES) -> None:
+    def __init__(
+        self, census: FileCensus, reserve: DiskReserve, lists: Lists, *, max_bytes: int, max_files: int = MOST_FILES
+    ) -> None:
         self._census = census
+        self._lists = lists
         self._reserve = reserve
         self._max_files = max_files
         self._max_bytes = max_bytes
@@ -51,7 +55,7 @@ class FileQuota:
     @asynccontextmanager
     async def upload(self, owner: str, declared: int | None) -> AsyncIterator[UploadAllowance]:
         """Holds room for one upload until the block ends. Raises before the body is read."""
-        allowance = UploadAllowance(self, owner, await asyncio.to_thread(self._census.usage, owner))
+        allowance = UploadAllowance(self, owner, await self._usage(owner))
         self._open.add(allowance)
         try:
             allowance.extend(max(1, declared or 0))
@@ -61,7 +65,11 @@ class FileQuota:
 
     async def require_room(self, owner: str) -> None:
         """Raises `QuotaSpent` or `StorageFull` if the owner may not have another file, such as a run's output."""
-        self.check(owner, await asyncio.to_thread(self._census.usage, owner), 0, new=1)
+        self.check(owner, await self._usage(owner), 0, new=1)
+
+    async def _usage(self, owner: str) -> FileUsage:
+        # A count reads all records of the owner, as a list does.
+        return await self._lists.read(partial(self._census.usage, owner))
 
     def check(self, owner: str, used: FileUsage, more: int, *, new: int = 0) -> None:
         under_way = [upload for upload in self._open if upload.owner == owner]
@@ -79,8 +87,8 @@ class FileQuota:
     def note_stored(self, record: FileRecord) -> None:
         self._census.add(record.id, record.owner, record.size_bytes)
 
-    def note_deleted(self, file_id: str) -> None:
-        self._census.discard(file_id)
+    def note_deleted(self, record: FileRecord) -> None:
+        self._census.discard(record.id, record.owner)
 
 
 def _spent(message: str, *, raised: str) -> QuotaSpent:

@@ -27,6 +27,7 @@ from penstock.gateway.runs.request import (
     read_body,
     request_with,
 )
+from penstock.gateway.runs.service import RunFilter, RunOutputFiles
 from penstock.gateway.runs.views import part_view, run_view
 from penstock.run import (
     MAX_TAGS,
@@ -145,14 +146,12 @@ class RunRoutes:
     ) -> Response:
         if after:
             await self._service.visible(after, caller)
-        wanted = None if tag is None else checked_tag(tag)
-
-        def is_wanted(run: Run) -> bool:
-            return (status is None or run.state is status) and (wanted is None or wanted in run.spec.tags)
-
-        runs, more = await self._service.page(caller, after=after, limit=limit, is_wanted=is_wanted)
-        now = await self._service.now()
-        return json_response({"data": [await self._view(run, now) for run in runs], "has_more": more})
+        wanted = RunFilter(() if status is None else (status,), "" if tag is None else checked_tag(tag))
+        page = await self._service.page(caller, after=after, limit=limit, wanted=wanted)
+        now, files = await self._service.now(), await self._service.output_files_of(page.runs)
+        views = [self._shown(run, written, now) for run, written in zip(page.runs, files, strict=True)]
+        more = page.next_after
+        return json_response({"data": views, "has_more": bool(more)} | ({"next_after": more} if more else {}))
 
     async def one(self, run_id: str, caller: CallerParam) -> Response:
         run = await self._service.visible(run_id, caller)
@@ -219,11 +218,12 @@ class RunRoutes:
             raise NotFound(f"there is nothing at {source[:200]!r}")
         return str(path), ""
 
-    async def _view(self, run: Run, now: float | None = None) -> dict[str, Any]:
-        """`now`: by the store's clock; None: ask the store."""
-        files = await self._service.output_files(run)
-        input_name = self._service.files.id_of(run.spec.input) or run.spec.input
-        return run_view(run, files, input_name=input_name, now=await self._service.now() if now is None else now)
+    async def _view(self, run: Run) -> dict[str, Any]:
+        return self._shown(run, await self._service.output_files(run), await self._service.now())
+
+    def _shown(self, run: Run, files: RunOutputFiles, now: float) -> dict[str, Any]:
+        """`now`: by the store's clock."""
+        return run_view(run, files, input_name=self._service.files.id_of(run.spec.input) or run.spec.input, now=now)
 
 
 def _is_limit(value: int | str | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -11,9 +11,11 @@ import msgspec
 
 from penstock.broker.blobs.uploads import FileRecord, FileStore, NewFile
 from penstock.broker.contract import CancelStatus
+from penstock.broker.run_contract import RunPage
 from penstock.broker.store.runs import AsyncRunStore
 from penstock.errors import Conflict, Gone, KeyReused, NotFound, QuotaSpent
 from penstock.gateway.auth.keys import Caller
+from penstock.gateway.auth.lists import Lists
 from penstock.gateway.runs.request import RESERVED, fingerprint, run_id_of
 from penstock.job import new_serial
 from penstock.run import Run, RunSpec, RunState, retry_spec
@@ -21,9 +23,10 @@ from penstock.settings.tables import RunsSettings
 
 FINGERPRINT = RESERVED + "fingerprint"
 _OPEN = tuple(state for state in RunState if not state.final)
-_ROWS_PER_READ = 200
-# A filter drops rows after they are read. This bounds the rows that one request reads.
-_MOST_ROWS_READ = 5_000
+# One call returns at most so many records, so that it holds the store for a few milliseconds at most.
+_CALL = 100
+# A filter passes runs over. This bounds the calls of one request, of which each looks at 500 runs; a cursor goes on from there.
+MOST_CALLS = 10
 _MOST_CANCELLED = 500
 
 
@@ -36,15 +39,26 @@ class RunOutputFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class TaggedRuns:
-    """The runs with a cancel request, as they are now. `next_after`: the last run that was read, if there are more."""
+class RunFilter:
+    """Which runs a list shows: in any of `states`, with `tag`, and of `kind`; empty: of all."""
 
-    runs: list[Run]
-    next_after: str
+    states: tuple[RunState, ...] = ()
+    tag: str = ""
+    kind: str = ""
+
+    def has(self, run: Run) -> bool:
+        return (not self.tag or self.tag in run.spec.tags) and self.kind in ("", run.spec.kind)
+
+    @property
+    def text(self) -> str:
+        """What the encoded spec of such a run has; a spec that has it may still be of another run."""
+        return f'"{self.tag}"' if self.tag else f'"kind":"{self.kind}"' if self.kind else ""
 
 
 def output_files(files: FileStore, run: Run) -> RunOutputFiles:
-    """The files of an ended run that can be read. Looks at the disk: call it in a thread."""
+    """The files of a run that can be read; none of an open run. Looks at the disk: call it in a thread."""
+    if not run.state.final:
+        return RunOutputFiles()
     return RunOutputFiles(_found(files, run.spec.output), _found(files, run.spec.errors))
 
 
@@ -65,9 +79,11 @@ class RunService:
         files: FileStore,
         table: RunsSettings,
         *,
+        lists: Lists,
         require_room: Callable[[str], Awaitable[None]],
     ) -> None:
         self._runs = runs
+        self._lists = lists
         self.files = files
         self._file_ttl_s = table.file_ttl_s
         self._max_open = table.max_owner_runs
@@ -97,7 +113,9 @@ class RunService:
         run_id = run_id_of(owner, key) if key else new_serial()
         run = await self._runs.read(run_id) if key else None
         if run is None:
-            await self._require_quota(owner)
+            await self._require_room(owner)
+            # `create` decides; a caller who is refused here leaves no files to be made and deleted.
+            await self._runs.room(owner, self._max_open)
             marked = msgspec.structs.replace(spec, metadata=spec.metadata | {FINGERPRINT: fingerprint})
             kept_s = self._file_ttl_s if ttl_s is None else ttl_s
             run = await self._store(run_id, marked, owner, kept_s, words)
@@ -105,22 +123,16 @@ class RunService:
             raise KeyReused("this Idempotency-Key was used for another request", hint="Use a new key for a new request.")
         return run
 
-    async def _require_quota(self, owner: str) -> None:
-        await self._require_room(owner)
-        under_way = await self._runs.runs(owner=owner, states=_OPEN, limit=self._max_open)
-        if len(under_way) >= self._max_open:
-            raise QuotaSpent(
-                f"this owner has {len(under_way)} runs that have not ended, and may have {self._max_open}",
-                retry_after_s=60.0,
-                hint="Wait until some have ended, or cancel some; the operator may raise runs.max_owner_runs.",
-            )
-
     async def _store(self, run_id: str, spec: RunSpec, owner: str, ttl_s: float, words: Mapping[str, str] | None) -> Run:
         """The stored run with files reserved for its output (D41), or the run of a concurrent request that was first."""
         reserved = () if spec.output else await asyncio.to_thread(self._reserve, spec, owner, run_id, ttl_s)
         if reserved:
             spec = msgspec.structs.replace(spec, output=reserved[0], errors=reserved[1])
-        created = await self._runs.create(run_id, spec, owner=owner, words=words)
+        try:
+            created = await self._runs.create(run_id, spec, owner=owner, most=self._max_open, words=words)
+        except QuotaSpent:
+            await asyncio.to_thread(self._delete, *reserved)
+            raise
         if not created.new:
             await asyncio.to_thread(self._delete, *reserved)
         return created.run
@@ -147,25 +159,24 @@ class RunService:
         """The parts of a run that was split, in their order."""
         return await self._runs.parts(run.id) if run.parts else []
 
-    async def page(self, caller: Caller, *, after: str, limit: int, is_wanted: Callable[[Run], bool]) -> tuple[list[Run], bool]:
-        """The wanted runs, newest first, and whether there are more."""
-        runs, _ = await self._read(caller, after=after, limit=limit + 1, is_wanted=is_wanted)
-        return runs[:limit], len(runs) > limit
+    async def page(self, caller: Caller, *, after: str, limit: int, wanted: RunFilter = RunFilter()) -> RunPage:
+        """The caller's wanted runs, newest first. Raises `RateLimited` as `Lists.turn` does."""
+        found = await self._read(caller, after=after, limit=limit + 1, wanted=wanted)
+        more = len(found.runs) > limit
+        return RunPage(found.runs[:limit], found.runs[limit - 1].id if more else found.next_after)
 
-    async def _read(self, caller: Caller, *, after: str, limit: int, is_wanted: Callable[[Run], bool]) -> tuple[list[Run], str]:
-        """The wanted runs, newest first, and the last one that was read; "" at the end."""
+    async def _read(self, caller: Caller, *, after: str, limit: int, wanted: RunFilter) -> RunPage:
         owner = None if caller.sees("\0") else caller.owner
         runs: list[Run] = []
-        for _ in range(_MOST_ROWS_READ // _ROWS_PER_READ):
-            rows = await self._runs.runs(owner=owner, after=after, limit=_ROWS_PER_READ)
-            for run in rows:
-                after = run.id
-                runs += [run] if is_wanted(run) else []
-                if len(runs) == limit:
-                    return runs, after
-            if len(rows) < _ROWS_PER_READ:
-                return runs, ""
-        return runs, after
+        async with self._lists.turn(caller):
+            for _ in range(MOST_CALLS):
+                most = min(_CALL, limit - len(runs))
+                page = await self._runs.page(owner=owner, states=wanted.states, text=wanted.text, after=after, limit=most)
+                runs += filter(wanted.has, page.runs)
+                after = page.next_after
+                if not after or len(runs) >= limit:
+                    break
+        return RunPage(runs, after)
 
     async def cancel(self, run: Run) -> Run:
         """Record a cancel request and return the run. Safe to repeat. Raises `Conflict` if the run ended otherwise."""
@@ -175,23 +186,25 @@ class RunService:
             raise Conflict(f"the run has ended; its state is {run.state.value}")
         return run
 
-    async def cancel_tagged(self, tag: str, caller: Caller, *, after: str = "") -> TaggedRuns:
-        """Request the cancellation of the caller's runs of this tag, a few hundred after the run `after`.
+    async def cancel_tagged(self, tag: str, caller: Caller, *, after: str = "") -> RunPage:
+        """Request the cancellation of the caller's runs of this tag, a few hundred after the run `after`; returns these runs.
 
         Runs that end in the meantime are left out.
         """
-        runs, next_after = await self._read(
-            caller, after=after, limit=_MOST_CANCELLED, is_wanted=lambda run: not run.state.final and tag in run.spec.tags
-        )
+        found = await self._read(caller, after=after, limit=_MOST_CANCELLED, wanted=RunFilter(_OPEN, tag))
         told: list[Run] = []
-        for run in runs:
+        for run in found.runs:
             with suppress(Conflict):
                 told.append(await self.cancel(run))
-        return TaggedRuns(told, next_after)
+        return RunPage(told, found.next_after)
 
     async def output_files(self, run: Run) -> RunOutputFiles:
         """The files that an ended run has written; none for an open run."""
-        return await asyncio.to_thread(output_files, self.files, run) if run.state.final else RunOutputFiles()
+        return await asyncio.to_thread(output_files, self.files, run)
+
+    async def output_files_of(self, runs: Sequence[Run]) -> list[RunOutputFiles]:
+        """The same of the runs of a page."""
+        return await self._lists.read(lambda: [output_files(self.files, run) for run in runs])
 
     def _reserve(self, spec: RunSpec, owner: str, run_id: str, ttl_s: float) -> tuple[str, str]:
         now, suffix = self.files.now(), spec.output_format or "jsonl"

@@ -60,9 +60,9 @@ class FileUploads:
         finally:
             self._uploads.give_back(caller)
 
-    async def remove(self, file_id: str) -> None:
-        await asyncio.to_thread(self._files.delete, file_id)
-        self._quota.note_deleted(file_id)
+    async def remove(self, record: FileRecord) -> None:
+        await asyncio.to_thread(self._files.delete, record.id)
+        self._quota.note_deleted(record)
 
     def _declared(self, request: Request) -> int | None:
         """The length that the request declares; raises `TooLarge` if it is beyond the limit."""

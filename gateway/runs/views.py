@@ -77,11 +77,13 @@ def run_view(run: Run, files: RunOutputFiles, *, input_name: str, now: float) ->
 
 
 def progress_view(run: Run) -> dict[str, Any]:
-    eta = eta_s(run)
+    eta, not_reached = eta_s(run), run.not_reached
     return {
         "rows": run.counts.total,
         "done": run.counts.done,
         "failed": run.counts.failed,
+        # As `cancelled` or `expired`: the rows that did not run.
+        **({} if not_reached is None else {run.state.value: not_reached}),
         "rows_per_s": round(run.rows_per_s, 3),
         "eta_s": None if eta is None else round(eta, 3),
         "busy": run.busy,

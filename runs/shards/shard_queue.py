@@ -16,8 +16,9 @@ from penstock.broker.records import NewJob, Push, SubmitStatus, Submitted
 from penstock.errors import StoreUnavailable
 from penstock.job import Call, Job, JobId, JobState, Payload, Priority, new_job_id
 from penstock.runs.rows import RowError
+from penstock.runs.shards.sizing import MOST_S
 from penstock.runs.shards.window import ShardPiece
-from penstock.shard import SHARD_MEDIA, Shard, ShardOutcome, decode_outcome, encode_shard
+from penstock.shard import NOT_RUN, SHARD_MEDIA, Shard, ShardOutcome, decode_outcome, encode_shard
 
 log = logging.getLogger("penstock.runs")
 
@@ -70,7 +71,7 @@ class ShardTerms:
     query: dict[str, str] = field(default_factory=dict)
 
     def shard(self, rows: list[Any]) -> Shard:
-        return Shard(self.media, rows, self.headers, self.query)
+        return Shard(self.media, rows, self.headers, self.query, MOST_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +223,8 @@ class ShardQueue:
             outcome = decode_outcome(self._read(push.output))
             del self._open[push.id]
             self._collected.append(push.id)
+            # The time that the whole piece would have taken.
+            run_s *= len(piece) / max(1, len(piece) - sum(failure.code == NOT_RUN for failure in outcome.failures))
             return ShardEnd(piece, outcome, run_s=run_s, device_s=batch.inference_s / shared if batch else 0.0)
         del self._open[push.id]
         code = push.error_code or push.state.value

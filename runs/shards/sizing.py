@@ -12,6 +12,8 @@ FIRST_ROWS = 64
 # Long enough to make the overhead per job negligible; short enough that a killed worker, a cancel or an interactive call
 # loses little time.
 TARGET_S = 0.7
+# A shard ends after this time, with the rows that ran, so that a cancel soon has the rows of a slow model that have finished.
+MOST_S = 5.0
 MOST_BYTES = 8 * 1024 * 1024
 # One shard runs, one has been claimed ahead, one waits: the slot has work while the driver reads and writes.
 PER_SLOT = 3

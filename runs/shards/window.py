@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.runs.rows import ResultBatch, RowBatch, RowError
 from penstock.runs.shards.cutting import cut
-from penstock.shard import RowFailure, ShardOutcome
+from penstock.shard import NOT_RUN, RowFailure, ShardOutcome
 
 MOST_TRIES = 3
 _WRONG_COUNT = "outcome_count"
@@ -28,6 +28,11 @@ class ShardPiece:
 
     def __len__(self) -> int:
         return len(self.places)
+
+    def part(self, places: Sequence[int], tries: int) -> ShardPiece:
+        """The rows at these places of the piece."""
+        weight = self.weight * len(places) / len(self.places)
+        return replace(self, places=[self.places[place] for place in places], weight=weight, tries=tries)
 
     def halves(self) -> list[ShardPiece]:
         middle = len(self.places) // 2
@@ -77,18 +82,20 @@ class Window:
         return inputs[places.start : places.stop] if isinstance(places, range) else [inputs[place] for place in places]
 
     def settle(self, piece: ShardPiece, outcome: ShardOutcome) -> list[ShardPiece]:
-        """Take the results of a piece. Rows whose failure is retryable come back as one piece."""
+        """Take the results of a piece. Rows whose failure is retryable come back as one piece. So do rows that were not run,
+        which costs them no try.
+        """
         if len(outcome.outputs) != len(piece):
             error = RowError(_WRONG_COUNT, f"{len(outcome.outputs)} outcomes came back for {len(piece)} rows")
             return self.fail(piece, error)
         entry = self._entry(piece)
-        again = [failure.place for failure in outcome.failures if failure.retryable] if piece.tries < self._most_tries else []
-        self._store(entry, piece, outcome, frozenset(again))
-        entry.missing -= len(piece) - len(again)
-        if not again:
-            return []
-        weight = piece.weight * len(again) / len(piece)
-        return [ShardPiece(piece.batch, [piece.places[place] for place in again], weight, piece.tries + 1)]
+        unrun = [failure.place for failure in outcome.failures if failure.code == NOT_RUN]
+        again = [failure.place for failure in outcome.failures if failure.retryable and failure.code != NOT_RUN]
+        if piece.tries >= self._most_tries:
+            again = []
+        self._store(entry, piece, outcome, frozenset([*unrun, *again]))
+        entry.missing -= len(piece) - len(unrun) - len(again)
+        return [piece.part(places, tries) for places, tries in ((unrun, piece.tries), (again, piece.tries + 1)) if places]
 
     def _store(self, entry: _BatchInWindow, piece: ShardPiece, outcome: ShardOutcome, again: frozenset[int]) -> None:
         if isinstance(places := piece.places, range):

@@ -104,7 +104,8 @@ def test_runs_are_listed_shown_and_cancelled_in_a_shell(elsewhere: Elsewhere) ->
         chosen = elsewhere.penstock("run", "list", "--tag", "tonight", "-q").stdout.split()
         cancelled = elsewhere.penstock("run", "cancel", *chosen)
         assert cancelled.stdout.startswith(f"run {run_id}: cancel"), cancelled.stderr
-        assert run.process.wait(timeout=30) == 1
+    # The rows that run are awaited.
+    assert run.process.wait(timeout=60) == 1
     end = run.events()[-1]
     assert (end["state"], end["files"]) == ("cancelled", {})
     assert not (elsewhere.folder / "slow_out.jsonl").exists()

@@ -89,7 +89,7 @@ def working(redis_url: str, run_id: str) -> Iterator[None]:
         hand = Runner(redis_url)
         with closing(hand.store):
             while not stop.wait(0.01):
-                for run in hand.runs.runs(states=[RunState.QUEUED]):
+                for run in hand.runs.page(states=[RunState.QUEUED]).runs:
                     if run.id == run_id:
                         hand.work(run)
 

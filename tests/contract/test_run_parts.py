@@ -17,7 +17,7 @@ RUNNING = RunChange(state=RunState.RUNNING)
 
 
 def split(runs: RunStore, *, owner: str = "", spec: RunSpec = SPEC) -> str:
-    run = runs.create(f"run{len(runs.runs(limit=100))}", spec, owner=owner).run.id
+    run = runs.create(f"run{len(runs.page(limit=100).runs)}", spec, owner=owner).run.id
     runs.take(run, "planner", lease_s=60)
     runs.update(run, "planner", RunChange(state=RunState.VALIDATING, version="7"), lease_s=60)
     assert runs.split(run, "planner", PARTS, RunCounts(total=30)) is UpdateStatus.OK
@@ -45,7 +45,7 @@ def test_a_part_is_a_run_with_the_settings_of_the_whole(runs: RunStore) -> None:
     for part in parts:
         kept = (part.spec, part.owner, part.part_of, part.version, part.state)
         assert kept == (SPEC, "ann", run, "7", RunState.QUEUED)
-    assert [found.id for found in runs.runs()] == [run], "parts are not listed"
+    assert [found.id for found in runs.page().runs] == [run], "parts are not listed"
 
 
 def test_a_run_is_split_once_and_only_by_its_driver(runs: RunStore) -> None:

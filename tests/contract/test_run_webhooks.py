@@ -108,7 +108,7 @@ def test_a_given_up_event_of_a_run_can_be_sent_again_and_leaves_with_the_run(hoo
 
 def test_an_old_run_stays_until_its_event_was_delivered(hooked: HookedRuns) -> None:
     run = hooked.ended()
-    assert [found.id for found in hooked.runs.runs(keep_s=0.0)] == [run]
+    assert [found.id for found in hooked.runs.page(keep_s=0.0).runs] == [run]
     hooked.settle(hooked.take_one())
     assert hooked.runs.read(run) is not None
 
@@ -116,5 +116,5 @@ def test_an_old_run_stays_until_its_event_was_delivered(hooked: HookedRuns) -> N
 def test_an_old_run_whose_event_was_delivered_is_forgotten(hooked: HookedRuns) -> None:
     run = hooked.ended()
     hooked.settle(hooked.take_one())
-    assert hooked.runs.runs(keep_s=-1.0) == []
+    assert hooked.runs.page(keep_s=-1.0).runs == []
     assert hooked.outbox.logs([run]) == {}

@@ -243,6 +243,18 @@ RUNS = [
         by_run(sharing.test_a_part_that_fails_ends_its_run_and_the_other_parts_are_left),
     ),
     Mutant("anybody splits a run", "guard:split_fence", "", by_run(sharing.test_a_run_is_split_once_and_only_by_its_driver)),
+    Mutant(
+        "an owner has more runs than it may have",
+        "guard:owner_runs",
+        "",
+        by_run(running.test_an_owner_has_so_many_runs_that_have_not_ended_and_no_more),
+    ),
+    Mutant(
+        "a list looks at all runs",
+        "guard:list_bound",
+        "",
+        by_run(running.test_one_call_of_a_list_looks_at_500_runs_and_says_where_it_goes_on),
+    ),
     Mutant("a run is split again", "guard:split_once", "", by_run(sharing.test_a_run_is_split_once_and_only_by_its_driver)),
 ]
 

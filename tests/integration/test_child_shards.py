@@ -16,7 +16,7 @@ import pytest
 from penstock.broker.records import ClaimedJob
 from penstock.job import Call, Payload, Priority, new_job_id
 from penstock.model_spec import BatchPolicy, Limits, ModelSpec
-from penstock.shard import SHARD_MEDIA, Shard, ShardOutcome, decode_outcome, encode_shard
+from penstock.shard import NOT_RUN, SHARD_MEDIA, Shard, ShardOutcome, decode_outcome, encode_shard
 from penstock.workers.devices.pins import Pin
 from penstock.workers.ipc.frames import Failed, Item, Output
 from penstock.workers.ipc.progress_page import Lane
@@ -166,6 +166,15 @@ def test_a_shard_gets_on_beside_a_flood_of_online_batches(bench: Bench) -> None:
         seen.add(bench.online({"do": "sleep", "seconds": 0.02}).nonce)
         assert len(seen) < 100
     assert bench.outcome_of(batch).outputs == list(range(8))
+
+
+def test_a_shard_whose_time_is_over_comes_back_with_the_rows_that_ran(bench: Bench) -> None:
+    shard = bench.shard(data=encode_shard(Shard("application/json", sleepers(60, 0.1), most_s=0.4)))
+    outcome = bench.outcome_of(shard)
+    unrun = {failure.place for failure in outcome.failures}
+    assert {failure.code for failure in outcome.failures} == {NOT_RUN}
+    assert 0 < len(unrun) < 60
+    assert [place for place, output in enumerate(outcome.outputs) if output is None] == sorted(unrun)
 
 
 def test_a_crash_is_blamed_on_the_shard_that_was_touched_and_not_on_the_one_behind_it(bench: Bench) -> None:

@@ -299,3 +299,16 @@ def test_nothing_without_a_time_to_live_names_a_forgotten_version(store: RedisSt
     forgotten_versions.forget(store, now=100.0 + FORGOTTEN_AFTER_S)
     assert named(fresh_redis, version) == set()
     assert versions(store) == ["1"]
+
+
+def test_a_run_behind_many_of_other_models_still_needs_its_version(store: RedisStore) -> None:
+    """A call of the list looks at 500 runs, and the run is behind those."""
+    runs = RunStore(store)
+    runs.create("old", RunSpec(model="m", input="i", output="o"))
+    runs.take("old", "driver", lease_s=600.0)
+    runs.update("old", "driver", RunChange(state=RunState.RUNNING, version="20"), lease_s=600.0)
+    for number in range(510):
+        runs.create(f"new{number}", RunSpec(model="other", input="i", output="o"))
+    assert forgotten_versions._has_run(store, "m", "20")
+    assert not forgotten_versions._has_run(store, "m", "1")
+    assert not forgotten_versions._has_run(store, "other", "20"), "nobody drives these"

@@ -50,10 +50,10 @@ def test_a_run_that_meets_an_error_of_ours_fails_at_once_and_the_others_go_on(fr
         env = {**os.environ, "PENSTOCK_REDIS_URL": fresh_redis, "PENSTOCK_STORE__STATE_DIR": str(tmp_path / "state")}
         with subprocess.Popen([sys.executable, "-m", "penstock.runs"], env=env, stdout=subprocess.DEVNULL) as runner:
             try:
-                found = eventually(lambda: all(run.state.final for run in runs.runs()) and runs.runs(), timeout_s=60.0)
+                eventually(lambda: all(run.state.final for run in runs.page().runs), timeout_s=60.0)
             finally:
                 runner.terminate()
-        ends = {run.id: (run.state.value, run.error_code) for run in found}
+        ends = {run.id: (run.state.value, run.error_code) for run in runs.page().runs}
         assert ends == {"odd": ("failed", "internal"), "next": ("failed", "not_found")}
         failed = runs.read("odd")
         assert failed is not None

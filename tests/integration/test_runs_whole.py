@@ -180,7 +180,7 @@ def look(runs: RunStore) -> Act:
 def list_them(runs: RunStore) -> Act:
     old(runs)
     queued(runs)
-    return lambda: runs.runs(keep_s=0.0)
+    return lambda: runs.page(keep_s=0.0).runs
 
 
 def drop(runs: RunStore) -> Act:
@@ -269,8 +269,8 @@ def test_a_call_that_fails_at_any_command_and_is_repeated_leaves_nothing_behind(
         run_to_the_end(runs)
         assert {run.state.final for run in records(runs, client).values()} <= {True}
         deliver_to_the_end(runs, set(records(runs, client)))
-        assert {run.id for run in runs.runs(limit=100)} == records(runs, client).keys()
-        assert runs.runs(keep_s=-1.0) == []
+        assert {run.id for run in runs.page(limit=100).runs} == records(runs, client).keys()
+        assert runs.page(keep_s=-1.0).runs == []
         assert keys(client) == []
 
 
@@ -286,4 +286,4 @@ def test_a_run_whose_call_failed_at_any_command_ends_though_nobody_repeats_the_c
         assert {name: now[name] for name in seen if name in now} == {name: seen[name] for name in seen if name in now}
         assert all(state.final for state in now.values())
         deliver_to_the_end(runs, set(now))
-        assert (runs.runs(keep_s=-1.0), records(runs, client)) == ([], {})
+        assert (runs.page(keep_s=-1.0).runs, records(runs, client)) == ([], {})

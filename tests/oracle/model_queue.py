@@ -75,7 +75,7 @@ class QueueOracle:
         states = Counter(record.state for record in self.records.values() if record.new.version == version)
         return Unfinished(states[JobState.QUEUED] + states[JobState.DELAYED], states[JobState.LEASED])
 
-    def forget(self, version: str) -> None:
+    def forget_version(self, version: str) -> None:
         """Drop what is left of a version without jobs; of all versions, and the counts, if it is empty."""
         for key in [key for key in self.turns.numbers if version in ("", key[0])]:
             del self.turns.numbers[key]

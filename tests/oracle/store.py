@@ -69,7 +69,7 @@ class StoreOracle:
         left = inner.unfinished(version) if version else Unfinished(len(inner.records), 0)
         if left == Unfinished(0, 0):
             inner.retired[version] = round(self._clock() * 1000)
-            inner.forget(version)
+            inner.forget_version(version)
         return left
 
     def retired(self, queue: str) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
@@ -23,7 +24,7 @@ from tests.security.keyed import (
     send,
 )
 
-CAROL, DAVE = make("carol", "submit"), make("dave", "submit")
+CAROL, DAVE, ERIN = make("carol", "submit"), make("dave", "submit"), make("erin", "submit", "read")
 LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/models/square/jobs", "body": {"x": 4}}\n'
 OWNED = [(method, path) for method, path in OPERATIONS if any(f"{{{name}}}" in path for name in OTHER_IDS)]
 
@@ -77,8 +78,11 @@ def test_a_list_shows_ones_own_and_to_the_manager_all(gateway: GatewayClient, th
     assert shown(READER) & set(theirs.values())
     assert not shown(READER) & set(own.values())
     assert {*own.values(), *theirs.values()} & shown(BOSS)
-    assert gateway.get(path, params={"after": own[f"{path[4:].rstrip('s')}_id"] if path != "/v1/batches" else own["batch_id"]},
-                       headers=READER.header).status_code in (400, 404)  # fmt: skip
+    after = {"/v1/files": own["file_id"], "/v1/batches": own["batch_id"], "/v1/runs": own["run_id"]}[path]
+    behind = gateway.get(path, params={"after": after}, headers=READER.header)
+    # The id of a file is a place in the list, whether there is such a file or not: files are deleted while their list is read.
+    assert behind.status_code == (200 if path == "/v1/files" else 404)
+    assert not {item["id"] for item in behind.json().get("data", ())} & set(own.values())
 
 
 def test_each_owner_has_a_quota_of_runs_and_of_files(redis_url: str, tmp_path: Path) -> None:
@@ -98,6 +102,19 @@ def test_each_owner_has_a_quota_of_runs_and_of_files(redis_url: str, tmp_path: P
         ]
         assert [answer.status_code for answer in stored] == [200] * 3 + [429]
         assert made(gateway, DAVE)
+
+
+def test_runs_that_are_created_at_once_do_not_pass_the_quota(redis_url: str, tmp_path: Path) -> None:
+    """Regression: the open runs of an owner were read, and then the run was created."""
+    with keyed_gateway(redis_url, tmp_path, keys=(ERIN,), env={"PENSTOCK_RUNS__MAX_OWNER_RUNS": "4"}) as gateway:
+        asked = {"model": "square", "input": made(gateway, ERIN)["file_id"]}
+        with ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(lambda _: gateway.post("/v1/runs", json=asked, headers=ERIN.header), range(16)))
+        # Two stand since `made`.
+        assert sorted(answer.status_code for answer in answers) == [202] * 2 + [429] * 14
+        assert len(gateway.get("/v1/runs", params={"limit": 100}, headers=ERIN.header).json()["data"]) == 4
+        homes = list((tmp_path / "files").glob("[0-9a-z][0-9a-z]/*"))
+        assert len(homes) == 1 + 2 * 4, "the input, and the files of each run; a refused run leaves none"
 
 
 def test_one_idempotency_key_of_two_owners_makes_two_batches(gateway: GatewayClient) -> None:

@@ -23,7 +23,7 @@ from penstock.broker.store.sync import RedisStore
 from penstock.job import model_of, queue_of
 from penstock.model_spec import ModelInfo, WorkerInfo
 from penstock.rollout import Rollout, over
-from penstock.run import Run, RunState
+from penstock.run import RunState
 from penstock.workers.fleet.announce import pruned
 
 log = structlog.get_logger(__name__)
@@ -34,8 +34,7 @@ VERSIONS_FORGOTTEN = "versions_forgotten"
 MODEL_FORGOTTEN = "model_forgotten"
 
 _LIVE = [state for state in RunState if not state.final]
-# A run that has no job at this moment may still submit more to its version. At most this number of live runs is read.
-_MOST_RUNS = 1_000
+_RUNS_PER_CALL = 100
 
 
 def may_exist(models: Iterable[ModelInfo], rollouts: Iterable[Rollout], *, now: float) -> bool:
@@ -109,10 +108,17 @@ def _is_retired(store: RedisStore, queues: Sequence[str], version: str = "") -> 
 
 
 def _has_run(store: RedisStore, model: str, version: str) -> bool:
-    """Whether a run is driven with this version: a run submits jobs to it although gateways refuse them to callers."""
-    runs: list[Run] = RunStore(store).runs(states=_LIVE, limit=_MOST_RUNS)
-    # The record of a run that was taken up only now has no version yet.
-    return any(run.driver and run.spec.model == model and run.version in ("", version) for run in runs)
+    """Whether a run is driven with this version: a run submits jobs to it although gateways refuse them to callers, also if it
+    has none at this moment.
+    """
+    runs, text, after = RunStore(store), f'"model":"{model}"', ""
+    while True:
+        page = runs.page(states=_LIVE, text=text, after=after, limit=_RUNS_PER_CALL)
+        # The record of a run that was taken up only now has no version yet.
+        if any(run.driver and run.spec.model == model and run.version in ("", version) for run in page.runs):
+            return True
+        if not (after := page.next_after):
+            return False
 
 
 def _forget_model(store: RedisStore, model: str, entry: StoredModel) -> None:

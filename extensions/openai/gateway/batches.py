@@ -22,7 +22,7 @@ from penstock.extensions.openai.gateway.batch_request import (
 )
 from penstock.extensions.openai.gateway.embeddings import Embeddings
 from penstock.extensions.openai.gateway.files import OpenAIFiles
-from penstock.extensions.openai.gateway.views import BATCH_PREFIX, EMBEDDINGS, as_openai, batch_view, speaks_openai
+from penstock.extensions.openai.gateway.views import BATCH_PREFIX, EMBEDDINGS, as_openai, batch_view, page_of, speaks_openai
 from penstock.extensions.webhooks.gateway.requested import webhook_of
 from penstock.extensions.webhooks.webhook import BATCH_EVENTS
 from penstock.gateway.asgi.negotiation import EXPLAIN, parse_submit_target
@@ -34,7 +34,7 @@ from penstock.gateway.dashboard.parts import DashboardPart
 from penstock.gateway.extending import GatewayPart, Wording
 from penstock.gateway.files import visible_file
 from penstock.gateway.runs.request import check_metadata, fingerprint, key_of, read_body
-from penstock.gateway.runs.service import RunOutputFiles
+from penstock.gateway.runs.service import RunFilter, RunOutputFiles
 from penstock.gateway.services import Services
 from penstock.run import Run, RunSpec, refuse_driven
 
@@ -119,12 +119,10 @@ class OpenAIBatches:
         limit: Annotated[int, Query(ge=1, le=100)] = 20,
     ) -> Response:
         cursor = (await self._visible(after, caller)).id if after else ""
-        runs, more = await self._service.page(
-            caller, after=cursor, limit=limit, is_wanted=lambda run: run.spec.kind == RUN_KIND
-        )
-        views = [self._view(run, await self._service.output_files(run)) for run in runs]
-        ends = {"first_id": views[0]["id"] if views else None, "last_id": views[-1]["id"] if views else None}
-        return json_response({"object": "list", "data": views, **ends, "has_more": more})
+        page = await self._service.page(caller, after=cursor, limit=limit, wanted=RunFilter(kind=RUN_KIND))
+        files = await self._service.output_files_of(page.runs)
+        views = [self._view(run, written) for run, written in zip(page.runs, files, strict=True)]
+        return json_response(page_of(views, has_more=bool(page.next_after)))
 
     async def one(self, batch_id: str, caller: CallerParam) -> Response:
         run = await self._visible(batch_id, caller)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from penstock.broker.blobs.uploads import FileRecord
+from penstock.broker.blobs.uploads import is_file_id
+from penstock.errors import BadParameter
 from penstock.extensions.openai.gateway.views import page_of
 from penstock.gateway.asgi.multipart import UploadForm
 from penstock.gateway.asgi.wire import UNTRUSTED, json_response
-from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
-from penstock.gateway.files import WholeFile, file_view, visible_file
+from penstock.gateway.files import WholeFile, file_view, files_page, visible_file
 from penstock.gateway.runs.uploads import ANCHOR, LONGEST_S, SECONDS, SHORTEST_S
 from penstock.gateway.services import Services
 
@@ -43,7 +42,7 @@ class OpenAIFiles:
 
     def __init__(self, services: Services) -> None:
         self._files = services.files
-        self._uploads = services.file_uploads
+        self._uploads, self._lists = services.file_uploads, services.lists
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response, tags=["files"])
@@ -66,9 +65,12 @@ class OpenAIFiles:
         order: Literal["asc", "desc"] = "desc",
         purpose: str | None = None,
     ) -> Response:
-        records = await asyncio.to_thread(self._visible_files, caller, purpose)
-        records.sort(key=lambda record: (int(record.created_at), record.id), reverse=order == "desc")
-        return json_response(page_of([file_view(record) for record in records], after=after, limit=limit))
+        if after and not is_file_id(after):
+            raise BadParameter(f"after names {after[:80]!r}, which is no file's id", param="after")
+        listed = await files_page(
+            self._lists, self._files, caller, purpose=purpose, after=after or "", limit=limit, newest=order == "desc"
+        )
+        return json_response(page_of([file_view(record) for record in listed.files], has_more=bool(listed.next_after)))
 
     async def one(self, file_id: str, caller: CallerParam) -> Response:
         return json_response(file_view(await visible_file(self._files, file_id, caller)))
@@ -79,15 +81,8 @@ class OpenAIFiles:
 
     async def delete(self, file_id: str, caller: CallerParam) -> Response:
         record = await visible_file(self._files, file_id, caller)
-        await self._uploads.remove(record.id)
+        await self._uploads.remove(record)
         return json_response({"id": record.id, "object": "file", "deleted": True})
-
-    def _visible_files(self, caller: Caller, purpose: str | None) -> list[FileRecord]:
-        return [
-            record
-            for record in self._files.files(now=self._files.now())
-            if caller.sees(record.owner) and (purpose is None or record.purpose == purpose)
-        ]
 
 
 def _type_of(request: Request) -> str:

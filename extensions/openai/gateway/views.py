@@ -9,7 +9,6 @@ from typing import Any
 
 import orjson
 
-from penstock.errors import BadParameter
 from penstock.extensions.openai.gateway.batch_request import WINDOW
 from penstock.gateway.asgi.problems import ProblemResponse
 from penstock.gateway.runs.service import RunOutputFiles
@@ -73,7 +72,10 @@ def batch_view(run: Run, files: RunOutputFiles, *, input_file: str) -> dict[str,
 def _line_counts(run: Run) -> dict[str, int]:
     counts = run.details.get("lines")
     if isinstance(counts, dict):
-        return {name: int(counts.get(name, 0)) for name in ("total", "completed", "failed")}
+        total, completed, failed = (int(counts.get(name, 0)) for name in ("total", "completed", "failed"))
+        not_reached = total - completed - failed
+        ours = {f"x_{run.state.value}": not_reached} if not_reached else {}
+        return {"total": total, "completed": completed, "failed": failed, **ours}
     done, failed = run.counts.done, run.counts.failed
     return {"total": done + failed if run.counts.total is None else run.counts.total, "completed": done, "failed": failed}
 
@@ -93,20 +95,9 @@ def _fault(run: Run, input_file: str) -> dict[str, Any]:
     return {**fault, "code": "model_not_found", "line": 1, "param": "body.model"} if missing else fault
 
 
-def page_of(views: Sequence[dict[str, Any]], *, after: str | None, limit: int) -> dict[str, Any]:
-    """The page after the id `after`. Raises `BadParameter` if the list has no such id."""
-    ids = [view["id"] for view in views]
-    if after and after not in ids:
-        raise BadParameter(f"after names {after[:80]!r}, which is not in this list", param="after")
-    start = ids.index(after) + 1 if after else 0
-    shown = views[start : start + limit]
-    return {
-        "object": "list",
-        "data": shown,
-        "first_id": shown[0]["id"] if shown else None,
-        "last_id": shown[-1]["id"] if shown else None,
-        "has_more": start + limit < len(views),
-    }
+def page_of(views: Sequence[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
+    ends = {"first_id": views[0]["id"] if views else None, "last_id": views[-1]["id"] if views else None}
+    return {"object": "list", "data": views, **ends, "has_more": has_more}
 
 
 def speaks_openai(path: str) -> bool:

@@ -113,6 +113,7 @@ class _Mark(Struct):
     error_bytes: int = 0
     completed: int = 0
     failed: int = 0
+    not_reached: int = 0
     pending: list[Any] = []
     fault: list[str] | None = None
 
@@ -161,7 +162,8 @@ class OpenAISink:
             for name, path in (("output", self._output), ("errors", self._errors))
         }
         mark = self._mark
-        lines = {"total": mark.completed + mark.failed, "completed": mark.completed, "failed": mark.failed}
+        total = mark.completed + mark.failed + mark.not_reached
+        lines = {"total": total, "completed": mark.completed, "failed": mark.failed}
         return {**published, "lines": lines}
 
     def discard(self) -> None:
@@ -196,8 +198,14 @@ class OpenAISink:
                 line["response"] = {"status_code": 200, "request_id": line_id, "body": body}
             except (BadParameter, NoEmbedding) as error:
                 fault = [error.kind, error.message]
-        if fault is not None:
+        if fault is None:
+            mark.completed += 1
+        else:
             line["error"] = {"code": _CODES.get(fault[0], fault[0]), "message": fault[1]}
+            if fault[0] in _CODES:
+                mark.not_reached += 1
+            else:
+                mark.failed += 1
         self._write_line(line, good=fault is None)
 
     def _write_line(self, line: dict[str, Any], *, good: bool) -> None:
@@ -205,10 +213,8 @@ class OpenAISink:
         self._lines[0 if good else 1].append(text)
         if good:
             mark.output_bytes += len(text)
-            mark.completed += 1
         else:
             mark.error_bytes += len(text)
-            mark.failed += 1
 
     def _body(self, form: list[Any], outputs: list[Any]) -> Any:
         if not form:

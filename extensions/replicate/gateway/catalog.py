@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from penstock.broker.blobs.uploads import FileRecord
 from penstock.extensions.replicate.gateway.predictions import base_url
 from penstock.extensions.replicate.gateway.request import split_version
 from penstock.extensions.replicate.gateway.views import PREFIX, file_view, model_view, version_view
 from penstock.gateway.asgi.multipart import UploadForm
 from penstock.gateway.asgi.wire import json_response
-from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
-from penstock.gateway.files import visible_file
+from penstock.gateway.files import files_page, visible_file
 from penstock.gateway.services import Services
 
 CONTENT = "content"
@@ -42,7 +38,7 @@ class ReplicateCatalog:
         self._registry = services.registry
         self._files = services.files
         self._root = services.settings.gateway.root_path
-        self._uploads = services.file_uploads
+        self._uploads, self._lists = services.file_uploads, services.lists
 
     def router(self) -> APIRouter:
         router = APIRouter(default_response_class=Response, tags=["replicate"])
@@ -77,8 +73,8 @@ class ReplicateCatalog:
 
     async def page(self, request: Request, caller: CallerParam) -> Response:
         base = base_url(request, self._root)
-        records = await asyncio.to_thread(self._own, caller)
-        return json_response({"previous": None, "next": None, "results": [file_view(record, base) for record in records]})
+        listed = await files_page(self._lists, self._files, caller, purpose=PURPOSE, limit=_MOST_LISTED)
+        return json_response({"previous": None, "next": None, "results": [file_view(record, base) for record in listed.files]})
 
     async def one(self, file_id: str, request: Request, caller: CallerParam) -> Response:
         record = await visible_file(self._files, file_id, caller)
@@ -86,10 +82,5 @@ class ReplicateCatalog:
 
     async def delete(self, file_id: str, caller: CallerParam) -> Response:
         record = await visible_file(self._files, file_id, caller)
-        await self._uploads.remove(record.id)
+        await self._uploads.remove(record)
         return Response(status_code=204)
-
-    def _own(self, caller: Caller) -> list[FileRecord]:
-        files = self._files.files(now=self._files.now())
-        own = [record for record in files if caller.sees(record.owner) and record.purpose == PURPOSE]
-        return sorted(own, key=lambda record: record.id, reverse=True)[:_MOST_LISTED]

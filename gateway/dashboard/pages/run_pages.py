@@ -39,9 +39,9 @@ class RunPages:
     async def runs(self, caller: CallerParam, after: str = "") -> Response:
         if after:
             await self._service.visible(after, caller)
-        page, more = await self._service.page(caller, after=after, limit=PAGE_RUNS, is_wanted=lambda run: True)
+        page = await self._service.page(caller, after=after, limit=PAGE_RUNS)
         now = await self._service.now()
-        rows = [run_row(run, now, self._words) for run in page]
+        rows = [run_row(run, now, self._words) for run in page.runs]
         shown = {
             "here": "runs",
             "runs": rows,
@@ -49,7 +49,7 @@ class RunPages:
             "live": any(row.live for row in rows),
             "first": not after,
             "after": after,
-            "next_after": page[-1].id if more and page else "",
+            "next_after": page.next_after,
         }
         return await self._renderer.page("runs.html", caller, shown)
 

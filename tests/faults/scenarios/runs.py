@@ -161,7 +161,7 @@ def _is_completed(stack: RunStack, out: Path) -> bool:
 
 def _run_of(stack: RunStack, out: Path) -> Run | None:
     with contextlib.closing(RedisStore(stack.server.url)) as store, contextlib.suppress(StoreUnavailable):
-        return next((run for run in RunStore(store).runs(limit=100) if run.spec.output == str(out)), None)
+        return next((run for run in RunStore(store).page(limit=100).runs if run.spec.output == str(out)), None)
     return None
 
 

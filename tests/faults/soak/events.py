@@ -59,7 +59,7 @@ class Runs:
     def _forget_old(self) -> None:
         """Records of runs are kept for a month; here a listing drops those that ended a moment ago."""
         with contextlib.closing(RedisStore(self._stack.server.url)) as store, contextlib.suppress(StoreUnavailable):
-            RunStore(store).runs(limit=1, keep_s=KEEP_S)
+            RunStore(store).page(limit=1, keep_s=KEEP_S)
 
 
 class Kills:

@@ -231,6 +231,9 @@ class FakeWatch:
     def counts_of_run(self, own: RunCounts) -> RunCounts:
         return own
 
+    def is_hurried(self) -> bool:
+        return self.stop_reason() is StopReason.LOST
+
     def is_held(self) -> bool:
         self.looks += 1
         return self.looks not in self.lapses

@@ -178,7 +178,7 @@ def test_a_stopped_run_that_publishes_what_it_has_shows_the_rows_of_every_shard_
     ran = [row for row, result in zip(rows, results, strict=True) if result == 2 * row]
     assert len(ran) >= watch.seen[-1].counts.done + 2 * 50
     assert {result for row, result in zip(rows, results, strict=True) if row not in ran} <= {"cancelled"}
-    assert stage.checkpoints[-1].counts == RunCounts(done=len(ran), failed=len(rows) - len(ran))
+    assert stage.checkpoints[-1].counts == RunCounts(done=len(ran)), "rows that were not reached have not failed"
     assert (stage.queue.jobs, stage.blobs.blobs) == ({}, {})
 
 

@@ -18,7 +18,7 @@ from penstock.broker.store.sync import RedisStore
 from penstock.errors import Conflict, NotFound
 from penstock.model_spec import ModelInfo, SlotInfo, WorkerInfo
 from penstock.rollout import Rollout
-from penstock.run import Run, RunCounts, RunSpec, RunState
+from penstock.run import RETRY_OF, Run, RunCounts, RunSpec, RunState, retry_spec
 from penstock.runs.driver import StopReason
 from penstock.runs.lease import LEASE_S, OwnedRun, RunLease
 from penstock.runs.model_lookup import Slots, find_served, slots_of
@@ -137,6 +137,19 @@ def replace_run(run: Run, *, deadline_s: float) -> OwnedRun:
     return OwnedRun(replace(run, spec=replace(run.spec, deadline_s=deadline_s)), "d", run.created_at + 2.0)
 
 
+def test_a_run_that_was_cut_short_and_has_an_output_is_not_driven_again(runs: RunStore) -> None:
+    """Its output would be taken for that of the whole run: `resume --failed` runs the rows that did not run."""
+    owned = take_run(runs, "r")
+    published = RunChange(RunState.CANCELLED, RunCounts(total=9, done=4), details={"output": {"path": "o"}})
+    runs.update("r", owned.driver, published, lease_s=0)
+    with pytest.raises(Conflict, match="its output has the rows that ran") as refusal:
+        reopen_run(runs, "r")
+    assert refusal.value.hint == "to run the others: penstock run resume r --failed"
+    found = runs.read("r")
+    assert found is not None
+    assert (found.not_reached, retry_spec(found).metadata[RETRY_OF]) == (5, "r")
+
+
 def test_a_lease_whose_record_is_gone_creates_it_again(runs: RunStore) -> None:
     owned = take_run(runs, "r")
     lease = RunLease(owned, runs, count_slots=Slots, on_progress=lambda progress: None)
@@ -149,6 +162,9 @@ def test_a_lease_whose_record_is_gone_creates_it_again(runs: RunStore) -> None:
     assert (found.driver, lease.stop_reason()) == (owned.driver, StopReason.GO_ON)
 
 
+TWO = (("suspect", 2), ("other", 0))
+
+
 def test_a_run_whose_driver_died_before_it_got_any_further_runs_alone() -> None:
     def run(name: str, drives: int = 0) -> Run:
         return Run(id=name, spec=SPEC, state=RunState.QUEUED, created_at=0.0, drives=drives)
@@ -159,8 +175,15 @@ def test_a_run_whose_driver_died_before_it_got_any_further_runs_alone() -> None:
     assert begun([run("a"), run("b")]) == ["a", "b"]
     assert begun([run("suspect", 1), run("b")]) == ["suspect"]
     assert begun([run("a"), run("suspect", 1)]) == ["a"]
-    assert begun([run("suspect", 2), run("b")], under_way=1) == []
     assert begun([run("a")], under_way=1, is_alone=True) == []
+
+
+def test_a_suspect_run_is_passed_over_while_others_are_under_way() -> None:
+    """Regression: one suspect run blocked every run behind it, of all owners, for as long as another run went on."""
+    suspect, other = (Run(id=name, spec=SPEC, state=RunState.QUEUED, created_at=0.0, drives=drives) for name, drives in TWO)
+    assert runs_to_begin([suspect, other], under_way=1, is_alone=False) == [other]
+    assert runs_to_begin([suspect, suspect], under_way=1, is_alone=False) == []
+    assert runs_to_begin([suspect, other], under_way=0, is_alone=False) == [suspect]
 
 
 def test_a_run_that_nobody_drives_any_more_is_orphaned(runs: RunStore) -> None:

@@ -130,6 +130,8 @@ class ShardThreads:
         self._learn()
         began_at = time.monotonic()
         places = work.take(self._sizes.choose(work.next_cost, began_at))
+        if work.is_over(began_at):
+            work.end_here()
         rows = work.shard.rows
         self._progress.enter(Lane.PREPARING, work.number, began_at)
         some = [rows[place] for place in places]

@@ -11,10 +11,12 @@ import msgspec
 from penstock.errors import HandlerContractError
 from penstock.handlers.contract import Failure
 from penstock.handlers.media import MAX_OUTPUT_BYTES, too_large
-from penstock.shard import SHARD_MEDIA, RowFailure, Shard, ShardOutcome, by_cost, encode_outcome, row_costs
+from penstock.shard import NOT_RUN, SHARD_MEDIA, RowFailure, Shard, ShardOutcome, by_cost, encode_outcome, row_costs
 from penstock.workers.child.runner import Flow
 from penstock.workers.child.shards.rows import RowsOutcome
 from penstock.workers.ipc.frames import BatchDone, JobFacts, Output, ShardDone
+
+_NOT_RUN = "the shard's time was over before this row"
 
 
 @dataclass(slots=True)
@@ -49,7 +51,11 @@ class ShardWork:
 
     @property
     def has_ended(self) -> bool:
-        return self.done == len(self.outputs)
+        return self.done == len(self.order)
+
+    def is_over(self, now: float) -> bool:
+        """Whether the shard's time is over."""
+        return 0.0 < self.shard.most_s <= now - self.began_at
 
     @property
     def next_cost(self) -> int:
@@ -60,6 +66,10 @@ class ShardWork:
         places = self.order[self.cut : self.cut + size]
         self.cut += len(places)
         return places
+
+    def end_here(self) -> None:
+        """Run no rows but those that are taken. The last of them are not complete yet: their completion ends the shard."""
+        self.order = self.order[: self.cut]
 
     def put(self, places: Sequence[int], outcome: RowsOutcome) -> None:
         """Put the outcome of the rows at `places` into the shard's order."""
@@ -84,6 +94,9 @@ class ShardWork:
 
     def frame(self, now: float) -> ShardDone:
         """The whole shard's end."""
+        bad_rows = len(self.failures)
+        ran = set(self.order) if self.done < len(self.outputs) else range(len(self.outputs))
+        self.failures += [RowFailure(place, NOT_RUN, _NOT_RUN, True) for place in range(len(self.outputs)) if place not in ran]
         data = self._encoded()
         spent = self.spent
         done = BatchDone(
@@ -97,8 +110,8 @@ class ShardWork:
             decode_s=spent.decode_s,
             padding=spent.padded / spent.measured if spent.measured else None,
             device_wait_s=spent.device_wait_s,
-            rows=len(self.outputs),
-            bad_rows=len(self.failures),
+            rows=self.done,
+            bad_rows=bad_rows,
         )
         return ShardDone(self.number, done, self.calls)
 

@@ -16,7 +16,7 @@ NOW = 1_000.0
 def stored(files: FileStore, owner: str, size: int) -> FileRecord:
     upload = files.upload(NewFile(owner, "a", "batch"), max_bytes=size, now=NOW)
     upload.write(b"x" * size)
-    return upload.finish(purpose="batch", filename="a", ttl_s=1.0)
+    return upload.finish(purpose="batch", filename="a", ttl_s=0.0)
 
 
 def test_the_reserve_of_a_disk_is_left_to_the_store(tmp_path: Path) -> None:
@@ -52,5 +52,5 @@ def test_what_this_process_stores_and_deletes_counts_at_once(tmp_path: Path) -> 
     assert census.usage("ann") == FileUsage()
     census.add("file-1", "ann", 10)
     assert census.usage("ann") == FileUsage(1, 10)
-    census.discard("file-1")
+    census.discard("file-1", "ann")
     assert census.usage("ann") == FileUsage()

@@ -47,7 +47,7 @@ def scope(method: str, path: str) -> dict[str, Any]:
 
 
 def content_on_disk(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file() and path.name != "CLOCK"]
+    return [path for path in folder.rglob("*") if path.is_file() and path.name not in ("CLOCK", "whole")]
 
 
 async def upload(app: Gateway, content: bytes = CONTENT, *, declared: int | None = None) -> Answered:

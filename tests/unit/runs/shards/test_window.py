@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.runs.rows import RowBatch, RowError
 from penstock.runs.shards.sizing import FixedSize, ShardSize, first_size, most_rows, open_shards
 from penstock.runs.shards.window import FinishedBatch, ShardPiece, Window
-from penstock.shard import RowFailure, ShardOutcome
+from penstock.shard import NOT_RUN, RowFailure, ShardOutcome
 
 OOPS = RowError("poison", "died")
 
@@ -56,6 +56,27 @@ def test_each_row_leaves_once_in_order_with_its_own_verdict(data: st.DataObject)
             written[results.first + place] = results.failed[place].code if place in results.failed else output
     assert list(written) == list(range(rows))
     assert written == {row: hoped(row, bad, known, deadly, failing) for row in range(rows)}
+
+
+def test_rows_that_were_not_run_come_back_without_the_loss_of_a_try() -> None:
+    window = Window(most_tries=2)
+    [piece] = window.add(batch(0, 4), 4)
+    for left in (3, 2, 1):
+        unrun = [RowFailure(place, NOT_RUN, "", retryable=True) for place in range(1, left + 1)]
+        [again] = window.settle(piece, ShardOutcome([4 - left, *[None] * left], unrun))
+        assert (len(again), again.tries, again.weight) == (left, 1, piece.weight * left / (left + 1))
+        piece = again
+    assert window.settle(piece, ShardOutcome([4])) == []
+    [finished] = window.finished()
+    assert (finished.results.outputs, finished.results.failed) == ([1, 2, 3, 4], {})
+
+
+def test_rows_that_were_not_run_and_rows_to_try_again_come_back_apart() -> None:
+    window = Window()
+    [piece] = window.add(batch(0, 3), 3)
+    failures = [RowFailure(1, "busy", "", retryable=True), RowFailure(2, NOT_RUN, "", retryable=True)]
+    pieces = window.settle(piece, ShardOutcome([0, None, None], failures))
+    assert [(list(one.places), one.tries) for one in pieces] == [([2], 1), ([1], 2)]
 
 
 def verdict(window: Window, piece: ShardPiece, deadly: set[int], failing: set[int]) -> list[ShardPiece]:
