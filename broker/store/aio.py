@@ -147,7 +147,6 @@ class AsyncStore:
     collected_owner = awaited(ops.collected_owner)
     cancel = awaited(ops.cancel)
     traceback = awaited(ops.traceback)
-    kept_for = awaited(ops.kept_for)
     newest = awaited(ops.newest)
     stats = awaited(ops.stats)
     unfinished = awaited(ops.unfinished)

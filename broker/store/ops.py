@@ -305,11 +305,6 @@ def traceback(job: JobId) -> Command[str]:
     return Command(("HMGET", f"{prefix(job.queue)}job:{job.serial}", "traceback", "epoch"), replies.traceback_reply)
 
 
-def kept_for(job: JobId) -> Command[float]:
-    """For how many seconds the job's result is kept after its end; 0 if the job is unknown."""
-    return Command(("HGET", f"{prefix(job.queue)}job:{job.serial}", "ttl"), lambda text: int(text or 0) / 1000)
-
-
 # The arguments of the longer calls.
 
 
