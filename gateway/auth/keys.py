@@ -50,8 +50,13 @@ class Caller:
     extension_settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     has_token: bool = False
 
+    @property
+    def only_owner(self) -> str | None:
+        """Whose jobs the caller sees; None: those of all."""
+        return None if Role.MANAGE in self.roles else self.owner
+
     def sees(self, owner: str) -> bool:
-        return owner == self.owner or Role.MANAGE in self.roles
+        return self.only_owner in (None, owner)
 
     @property
     def is_alone(self) -> bool:

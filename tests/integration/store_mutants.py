@@ -58,6 +58,12 @@ KEYS_AND_OWNERS = [
         "false",
         reading.test_the_job_of_another_owner_does_not_exist,
     ),
+    Mutant(
+        "anybody may be told",
+        "guard:watched_owner",
+        "  local is_theirs = true",
+        reporting.test_the_job_of_another_owner_is_read_and_not_watched,
+    ),
     Mutant("no quota", "guard:quota", "  return false", owning.test_an_owner_at_its_quota_is_refused_and_others_are_not),
     Mutant(
         "a quota is never freed",
