@@ -154,7 +154,7 @@ class RunService:
 
     async def _read(self, caller: Caller, *, after: str, limit: int, is_wanted: Callable[[Run], bool]) -> tuple[list[Run], str]:
         """The wanted runs, newest first, and the last one that was read; "" at the end."""
-        owner = None if caller.sees("\0") else caller.owner
+        owner = caller.only_owner
         runs: list[Run] = []
         for _ in range(_MOST_ROWS_READ // _ROWS_PER_READ):
             rows = await self._runs.runs(owner=owner, after=after, limit=_ROWS_PER_READ)
