@@ -30,7 +30,7 @@ from penstock.workers.fleet.size import FleetSize
 from penstock.workers.fleet.source_watch import LOOK_EVERY_S, SOURCES_NOT_SEEN, SourceWatch
 from penstock.workers.fleet.sweeper import SWEEP_MISSED, Sweeper
 from penstock.workers.fleet.versions import ServedVersions, VersionChange
-from penstock.workers.slot.child.family import end_orphans
+from penstock.workers.slot.child.family import WATCHER, end_orphans
 from penstock.workers.slot.slot import Slot
 from penstock.workers.telemetry.gauges import UpkeepMetrics
 from penstock.workers.telemetry.job_log import WorkerJobLog
@@ -163,6 +163,7 @@ class Fleet:
         """Raises `ConfigError` for a device that is not there."""
         if ended := end_orphans():
             log.warning(ORPHANED_PROCESSES_ENDED, processes=ended)
+        WATCHER.start()
         change = self._first_change()
         self._metrics.serve(self._settings.worker.metrics_host, self._settings.worker.metrics_port)
         self.events.start()
