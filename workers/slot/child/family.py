@@ -26,8 +26,8 @@ _ASSIGNED = f"{VARIABLE}=".encode()
 _STATE, _GROUP, _SESSION, _STARTED = 0, 2, 3, 19
 # A process may start another while it is looked for.
 _ROUNDS = 8
-# A watcher looks at most this often, and goes when it has found nothing this often in a row.
-_LOOKS, _QUIET_LOOKS, _PAUSE_S = 60, 3, 0.1
+# A watcher looks at most this often, and goes once it finds nothing. Before the first look the supervisor ends for good.
+_LOOKS, _PAUSE_S = 20, 0.3
 
 
 class Watcher:
@@ -75,7 +75,7 @@ def end_orphans() -> int:
     marked = {pid: mark for pid in _pids() if (mark := _mark_of(pid)) and _is_of_our_pids(pid)}
     orphans = {pid: mark for pid, mark in marked.items() if not _has_supervisor(mark)}
     for pid, mark in orphans.items():
-        _end(pid, mark)
+        _end_if(pid, partial(_has_mark, pid, mark))
     return len(orphans)
 
 
@@ -120,7 +120,7 @@ def end_family(leader: int, mark: str) -> None:
         if not pids:
             return
         for pid in pids:
-            _end(pid, mark)
+            _end_if(pid, partial(_has_mark, pid, mark))
         ended |= pids
 
 
@@ -143,13 +143,8 @@ def _mark_of(pid: int) -> str:
     return marks[0].removeprefix(_ASSIGNED).decode("ascii", "replace") if marks else ""
 
 
-def _end(pid: int, mark: str) -> None:
-    # The pid may be another process's by now, and then has no mark.
-    _end_if(pid, partial(_has_mark, pid, mark))
-
-
 def _end_if(pid: int, is_meant: Callable[[], bool]) -> None:
-    """The descriptor stays with the process that the pid names now."""
+    """The pid may be another process's by now; the descriptor stays with the one that it names."""
     with suppress(OSError):
         fd = os.pidfd_open(pid)
         try:
@@ -185,12 +180,10 @@ def _watch() -> None:
     for note in sys.stdin:
         child = int(note)
         leaders = leaders | {child} if child > 0 else leaders - {-child}
-    quiet = 0
     for _ in range(_LOOKS):
-        quiet = 0 if end_orphans() + _end_sessions(leaders) else quiet + 1
-        if quiet == _QUIET_LOOKS:
-            return
         time.sleep(_PAUSE_S)
+        if not end_orphans() + _end_sessions(leaders):
+            return
 
 
 if __name__ == "__main__":
