@@ -17,6 +17,7 @@ from kombu.utils.objects import cached_property
 
 from penstock.broker.celery_connection import CeleryConnection, celery_connection
 from penstock.broker.partitions import queues_of_model
+from penstock.broker.store.connection import CONNECT_TIMEOUT_S, READ_TIMEOUT_S
 from penstock.broker.store.ops import APP_QUEUE, PRIORITY_SEPARATOR, queue_name
 from penstock.errors import ConfigError, InternalError
 from penstock.settings.tables import Settings
@@ -133,7 +134,9 @@ def _transport(connection: CeleryConnection) -> dict[str, Any]:
             "priority_steps": list(PRIORITY_STEPS),
             "sep": PRIORITY_SEPARATOR,
             "queue_order_strategy": "priority",
-            "socket_connect_timeout": 2.0,
+            # Without it, Celery's loop would wait for ever on a link that has gone silent, and see no signal.
+            "socket_timeout": READ_TIMEOUT_S,
+            "socket_connect_timeout": CONNECT_TIMEOUT_S,
             "health_check_interval": 10,
             **connection.options,
         },

@@ -47,7 +47,7 @@ class AuditRoutes:
     async def show(
         self, caller: CallerParam, before: Annotated[int | None, Query(ge=1)] = None, limit: Limit = 100
     ) -> Response:
-        """The newest 10,000 acts are kept. Give the last `number` back as `before`."""
+        """10,000 acts of keys that manage are kept, and as many of others. Give the last `number` back as `before`."""
         acts = await self._store.run(read_acts(before=before, limit=limit))
         has_more = len(acts) == limit and acts[-1].number > 1
         return json_response({"data": [act_view(act) for act in acts], "has_more": has_more})

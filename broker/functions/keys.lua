@@ -51,14 +51,14 @@ end
 -- spend: take from the buckets of keys what a gateway process let through since its last call.
 -- ARGS: gateway process, ttl ms; per key: key id, rate per s, burst, tokens let through, tokens asked for
 -- LARGEST: SPEND_MAX keys
--- REPLY: edition of the keys, gateway processes that called within the ttl; per key its level and the demand, as text
+-- REPLY: edition of the keys, gateway processes that called within the ttl, now in ms; per key its level and the demand, as text
 -- A level below 0: gateways let this much through before they learned of each other. It is paid back before anything else passes.
 local function spend(keys, args)
   if #args > 2 + 5 * SPEND_MAX then return redis.error_reply('ERR more than ' .. SPEND_MAX .. ' keys in one spend') end
   local p, now = keys[1], now_ms()
   local buckets = p .. 'buckets'
   local reply = {
-    tonumber(redis.call('HGET', p .. 'known', EDITION) or 0), gateways_of(p, args[1], now, tonumber(args[2])),
+    tonumber(redis.call('HGET', p .. 'known', EDITION) or 0), gateways_of(p, args[1], now, tonumber(args[2])), now,
   }
   for i = 3, #args, 5 do
     local id, rate, burst = args[i], tonumber(args[i + 1]), tonumber(args[i + 2])

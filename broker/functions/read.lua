@@ -47,14 +47,15 @@ local function ended(keys, args)
 end
 
 -- watch: push a job's changes to a channel from now on, while the job is live, and read the record in the same step: no change
--- falls in between.
--- ARGS: serial, mark and channel ('=': only the end, '+': every change)
+-- falls in between. The job of another owner is only read.
+-- ARGS: serial, mark and channel ('=': only the end, '+': every change), whose ('=' and the owner, '' = any owner's)
 -- REPLY: as read
 local function watch(keys, args)
   local key = keys[1] .. 'job:' .. args[1]
-  local state = redis.call('HGET', key, 'state')
-  if state == 'queued' or state == 'leased' or state == 'delayed' then
-    local watchers = redis.call('HGET', key, 'watch') or ''
+  local state, owner, watchers = unpack(redis.call('HMGET', key, 'state', 'owner', 'watch'))
+  local is_theirs = args[3] == '' or args[3] == '=' .. (owner or '') -- guard:watched_owner
+  if is_theirs and (state == 'queued' or state == 'leased' or state == 'delayed') then
+    watchers = watchers or ''
     if not string.find(',' .. watchers .. ',', ',' .. args[2] .. ',', 1, true) then
       redis.call('HSET', key, 'watch', watchers == '' and args[2] or watchers .. ',' .. args[2])
     end

@@ -159,7 +159,6 @@ class AsyncStore:
     collected_owner = awaited(ops.collected_owner)
     cancel = awaited(ops.cancel)
     traceback = awaited(ops.traceback)
-    kept_for = awaited(ops.kept_for)
     newest = awaited(ops.newest)
     stats = awaited(ops.stats)
     unfinished = awaited(ops.unfinished)
@@ -202,9 +201,9 @@ class AsyncStore:
         """Have all waiters decide again whether to go on waiting."""
         self._router.wake_all()
 
-    async def watch(self, job: JobId, *, every_change: bool = False) -> Job | None:
-        """Have the job's changes pushed to this process from now on; returns the record as it is now."""
-        return await self.run(ops.watch(job, channel=self.channel, every_change=every_change))
+    async def watch(self, job: JobId, *, every_change: bool = False, owner: str | None = None) -> Job | None:
+        """Have the job's changes pushed to this process from now on, unless it is another owner's; returns the record."""
+        return await self.run(ops.watch(job, channel=self.channel, every_change=every_change, owner=owner))
 
     async def _recheck(self, job: JobId) -> Push | None:
         """The end of a job whose push may have been lost, or None while the job is live."""

@@ -12,7 +12,7 @@ import msgspec
 from penstock.broker.store.ops import Operation
 from penstock.broker.store.registry import KEYS_PREFIX
 
-# About 3 MB in the store.
+# Of keys with the role `manage`, and as many of all others: together about 10 MB in the store.
 MOST_ACTS = 10_000
 # As `read_acts` in `audit.lua` has it.
 MOST_READ = 200
@@ -21,7 +21,8 @@ MOST_READ = 200
 @dataclass(frozen=True, slots=True)
 class Act:
     """One act: `by` is the id of the key, `on` what it was done to by kind (`model`, `version`, `worker`, `key`, ...), `said`
-    what was asked for. `at` is Unix seconds by the store's clock. `outcome`: empty until it is known.
+    what was asked for. `at` is Unix seconds by the store's clock. `outcome`: empty until it is known. `owner`: whose share of
+    the log the act takes; empty for a key with the role `manage`, and for acts that were read.
     """
 
     act: str
@@ -32,6 +33,7 @@ class Act:
     number: int = 0
     at: float = 0.0
     outcome: str = ""
+    owner: str = ""
 
 
 _ACT = msgspec.json.Decoder(Act)
@@ -39,12 +41,12 @@ _ACT = msgspec.json.Decoder(Act)
 
 def note_act(act: Act) -> Operation[int]:
     """The number of the act."""
-    return Operation("note_act", KEYS_PREFIX, [_text(act), MOST_ACTS], int)
+    return Operation("note_act", KEYS_PREFIX, [_text(act), act.owner, MOST_ACTS], int)
 
 
 def end_act(number: int, act: Act, outcome: str) -> Operation[bool]:
-    """False if the act was forgotten meanwhile."""
-    return Operation("end_act", KEYS_PREFIX, [number, outcome, _text(act)], bool)
+    """An act that changed nothing has no outcome, and is forgotten. False if the act was forgotten meanwhile."""
+    return Operation("end_act", KEYS_PREFIX, [number, act.owner, outcome, _text(act)], bool)
 
 
 def read_acts(*, before: int | None = None, limit: int = MOST_READ) -> Operation[list[Act]]:

@@ -235,9 +235,14 @@ def result(job: JobId) -> Operation[Ended | None]:
     return Operation("read", prefix(job.queue), [job.serial, _WITH_OUTPUT], partial(replies.read_reply, job=job))
 
 
-def watch(job: JobId, *, channel: str, every_change: bool) -> Operation[Job | None]:
-    mark = "+" if every_change else "="
-    return Operation("watch", prefix(job.queue), [job.serial, mark + channel], partial(replies.record_reply, job=job))
+def watch(job: JobId, *, channel: str, every_change: bool, owner: str | None = None) -> Operation[Job | None]:
+    args: list[Arg] = [job.serial, ("+" if every_change else "=") + channel, owner_filter(owner)]
+    return Operation("watch", prefix(job.queue), args, partial(replies.record_reply, job=job))
+
+
+def owner_filter(owner: str | None) -> str:
+    """Empty for any owner; the mark tells the owner "" from any owner."""
+    return "" if owner is None else f"={owner}"
 
 
 def ended(jobs: Sequence[JobId]) -> Operation[list[JobId]]:
@@ -324,11 +329,6 @@ def collected_owner(job: JobId) -> Command[str | None]:
 def traceback(job: JobId) -> Command[str]:
     """What the model's code raised in the last attempt; empty if it is not kept, or the attempt raised nothing."""
     return Command(("HMGET", f"{prefix(job.queue)}job:{job.serial}", "traceback", "epoch"), replies.traceback_reply)
-
-
-def kept_for(job: JobId) -> Command[float]:
-    """For how many seconds the job's result is kept after its end; 0 if the job is unknown."""
-    return Command(("HGET", f"{prefix(job.queue)}job:{job.serial}", "ttl"), lambda text: int(text or 0) / 1000)
 
 
 # The arguments of the longer calls.

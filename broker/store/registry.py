@@ -91,11 +91,12 @@ class KeySpending:
 @dataclass(frozen=True, slots=True)
 class KeyLevels:
     """What the store says of the keys: another `edition` after each change of one, the gateway processes of the last moment,
-    and for each key asked about, in order, its level in tokens and the demand for it over all gateways.
+    its clock's `now`, and for each key asked about, in order, its level in tokens and the demand for it over all gateways.
     """
 
     edition: int
     gateways: int
+    now: float
     levels: Sequence[tuple[float, float]]
 
 
@@ -344,8 +345,9 @@ def _stored_key(text: bytes) -> StoredKey:
 
 
 def _levels(reply: Sequence[Any]) -> KeyLevels:
-    edition, gateways, *numbers = reply
-    return KeyLevels(int(edition), int(gateways), list(zip(map(float, numbers[::2]), map(float, numbers[1::2]), strict=True)))
+    edition, gateways, now, *numbers = reply
+    levels = list(zip(map(float, numbers[::2]), map(float, numbers[1::2]), strict=True))
+    return KeyLevels(int(edition), int(gateways), int(now) / 1000, levels)
 
 
 def _unix_seconds(time: Sequence[Any]) -> float:

@@ -11,7 +11,7 @@ import msgspec
 from penstock.broker.contract import CancelStatus, DropStatus, ReopenStatus, TakeStatus, UpdateStatus
 from penstock.broker.run_contract import KEEP_S, CreatedRun, RunChange, RunPage, TakenRun
 from penstock.broker.store import ops
-from penstock.broker.store.ops import Operation, ms
+from penstock.broker.store.ops import Operation, ms, owner_filter
 from penstock.broker.store.positions import Arg, RunCreateArgs, RunFields
 from penstock.errors import QuotaSpent
 from penstock.run import BY_COMMAND, Run, RunCounts, RunPart, RunSpec, RunState, part_id
@@ -117,7 +117,7 @@ def ask_cancel(run_id: str, *, owner: str | None = None) -> Operation[CancelStat
     """End a queued run without a driver at once, and a run with parts unless one puts them together; another run's driver
     learns of the request at its next `update`.
     """
-    return Operation("run_ask", RUNS_KEY, [run_id, _owner_filter(owner)], lambda reply: CancelStatus(reply.decode()))
+    return Operation("run_ask", RUNS_KEY, [run_id, owner_filter(owner)], lambda reply: CancelStatus(reply.decode()))
 
 
 def read(run_id: str) -> Operation[Run | None]:
@@ -138,18 +138,13 @@ def page(
 
     Forgets runs that ended `keep_s` ago, as `create` does.
     """
-    args: list[Arg] = [ms(keep_s), _owner_filter(owner), after, limit, text, *states]
+    args: list[Arg] = [ms(keep_s), owner_filter(owner), after, limit, text, *states]
     return Operation("run_list", RUNS_KEY, args, lambda reply: RunPage(_listed(reply[1:]), reply[1].decode()))
 
 
 def drop(run_id: str, *, owner: str | None = None) -> Operation[DropStatus]:
     """Forget an ended run."""
-    return Operation("run_drop", RUNS_KEY, [run_id, _owner_filter(owner)], lambda reply: DropStatus(reply.decode()))
-
-
-def _owner_filter(owner: str | None) -> str:
-    """Empty for any owner's runs; the mark tells the owner "" from any owner."""
-    return "" if owner is None else f"={owner}"
+    return Operation("run_drop", RUNS_KEY, [run_id, owner_filter(owner)], lambda reply: DropStatus(reply.decode()))
 
 
 def _changed_fields(change: RunChange) -> list[Arg]:

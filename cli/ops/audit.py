@@ -20,8 +20,9 @@ def audit(
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
-    """Show what operators did: who, what, on what, when, and how it ended. The newest 10,000 acts are kept.
+    """Show what operators did: who, what, on what, when, and how it ended.
 
+    10,000 acts of keys that manage are kept, and as many of others.
     It takes a key with the role manage. `--json` prints one act per line.
     """
     acts: list[dict[str, Any]] = []

@@ -4,6 +4,7 @@ from penstock.extension import Extension
 
 extension = Extension(
     "pipelines",
+    functions="penstock.extensions.pipelines:functions",
     settings={"pipelines": "penstock.extensions.pipelines.settings:PipelineTables"},
     tune="penstock.extensions.pipelines.tune.command:tuned_pipeline",
     declared="penstock.extensions.pipelines.files:declared_pipelines",

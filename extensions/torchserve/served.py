@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 import orjson
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from penstock.errors import StoreUnavailable
 from penstock.extensions.torchserve.settings.table import TorchServeSettings
 from penstock.gateway.asgi.listening import bind
 from penstock.gateway.asgi.negotiation import JSON
@@ -79,11 +81,16 @@ def gateway(services: Services) -> GatewayPart:
 
 def _take_tokens(services: Services, own: TorchServeSettings) -> None:
     """Raises `ConfigError` for a file that cannot be used."""
+    from penstock.broker.store.sync import RedisStore
     from penstock.extensions.torchserve.gateway.tokens import TokenFile
 
     assert own.key_path is not None
-    tokens = TokenFile(own.key_path, lifetime_s=own.token_lifetime_s, is_alone=not services.settings.keys)
-    services.auth.take_tokens(tokens.open())
+    auth, settings = services.auth, services.settings
+    # The keys' beat tells the store's time only once the gateway serves, and the file may have to be written before.
+    with closing(RedisStore(settings.job_store_url)) as store, suppress(StoreUnavailable):
+        auth.take_time(store.now())
+    tokens = TokenFile(own.key_path, lifetime_s=own.token_lifetime_s, is_alone=not settings.keys, wall=auth.now)
+    auth.take_tokens(tokens.open())
 
 
 def _scrape(services: Services) -> Callable[[], Awaitable[bytes]]:

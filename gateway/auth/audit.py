@@ -19,6 +19,7 @@ from penstock.gateway.asgi.problems import status_of
 from penstock.gateway.auth.roles import CallerParam, rules_of
 
 log = structlog.get_logger(__name__)
+ACT_ENDED = "act_ended"
 OUTCOME_LOST = "audit_outcome_lost"
 
 _MOST_SAID, _MOST_CHARS = 12, 200
@@ -37,7 +38,7 @@ class AuditLog:
             return
         on = {key: value[:_MOST_CHARS] for key, value in request.path_params.items()}
         address = request.client.host if request.client else ""
-        act = Act(name, caller.key_id, address, on, said_of(request.query_params))
+        act = Act(name, caller.key_id, address, on, said_of(request.query_params), owner=caller.only_owner or "")
         request.scope["act"] = (await self.begin(act), act)
 
     async def begin(self, act: Act) -> int:
@@ -68,11 +69,18 @@ class AuditLog:
     async def _finish(self, number: int, act: Act, scope: Mapping[str, Any], status: int) -> None:
         """The body is read after the act has begun; its members are in `scope["said"]`."""
         act = replace(act, said={**act.said, **said_of(scope.get("said", {}))})
-        outcome = outcome_of(status)
+        outcome = outcome_of(status) if scope.get("changed", True) else ""
+        if outcome:
+            log.info(ACT_ENDED, number=number, act=act.act, by=act.by, address=act.address, on=act.on, outcome=outcome)
         try:
             await self._store.run(end_act(number, act, outcome))
         except StoreUnavailable as away:
             log.error(OUTCOME_LOST, number=number, act=act.act, by=act.by, outcome=outcome, reason=away.message)
+
+
+def note_changes(request: Request, count: int) -> None:
+    """Say how much an act has changed. An act that changed nothing leaves the log."""
+    request.scope["changed"] = count > 0
 
 
 def outcome_of(status: int) -> str:

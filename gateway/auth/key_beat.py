@@ -78,6 +78,7 @@ class KeyBeat:
             groups = [used[at : at + AT_ONCE] for at in range(0, len(used), AT_ONCE)] or [[]]
             for group in groups:
                 levels = await self._exchange(group)
+            self._auth.take_time(levels.now)
             await self._follow(levels.edition)
             self._gateways = max(1, levels.gateways)
             self._heard_at = self._clock()

@@ -50,8 +50,13 @@ class Caller:
     extension_settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     has_token: bool = False
 
+    @property
+    def only_owner(self) -> str | None:
+        """Whose jobs the caller sees; None: those of all."""
+        return None if Role.MANAGE in self.roles else self.owner
+
     def sees(self, owner: str) -> bool:
-        return owner == self.owner or Role.MANAGE in self.roles
+        return self.only_owner in (None, owner)
 
     @property
     def is_alone(self) -> bool:
@@ -191,6 +196,15 @@ class KeyAuth:
         self._clock = clock
         self._wall = wall
 
+    def now(self) -> float:
+        """Unix seconds, by the store's clock once it has told its time."""
+        return self._wall()
+
+    def take_time(self, now: float) -> None:
+        """Let keys end by the store's clock, which says `now`, because those of gateways may differ by hours."""
+        began = self._clock()
+        self._wall = lambda: now + self._clock() - began
+
     def take_tokens(self, tokens: TokenSource) -> None:
         """Also accept tokens. A gateway with tokens refuses callers without a key or a token."""
         self.tokens, self._open = tokens, None
@@ -229,7 +243,7 @@ class KeyAuth:
     def admit(self, authorization: bytes | None, address: str, cost: float = 1.0) -> Caller:
         """The caller; takes `cost` from its rate. Raises `Unauthorized`, the same for every invalid key, or `RateLimited`."""
         key = self._find(authorization)
-        if key is None or key.expires_at <= self._wall():
+        if key is None or key.expires_at <= self.now():
             raise self._refusal_to(address, authorization)
         return self._count_request(key, cost)
 
@@ -250,7 +264,7 @@ class KeyAuth:
     def identify(self, authorization: bytes | None) -> Caller:
         """For public routes: the caller if the request has a valid key, else `NOBODY`. Does not count against the rate."""
         key = self._find(authorization)
-        if key is None or key.expires_at <= self._wall() or (key.is_stored and self._clock() > self._trusted_until):
+        if key is None or key.expires_at <= self.now() or (key.is_stored and self._clock() > self._trusted_until):
             return NOBODY
         return key.caller
 
@@ -262,7 +276,7 @@ class KeyAuth:
         """The caller of a key that was checked before; None if its secret has changed. Counts against the rate, as `admit`."""
         key = self._keys.get(key_id.encode(), _UNKNOWN)
         known = hmac.compare_digest(self.secret_mark(key_id).encode(), mark.encode())
-        if key is _UNKNOWN or not known or key.expires_at <= self._wall():
+        if key is _UNKNOWN or not known or key.expires_at <= self.now():
             return None
         return self._count_request(key)
 

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from penstock.broker.contract import CancelStatus, JobIndex
 from penstock.broker.store.aio import AsyncStore
 from penstock.gateway.asgi.wire import json_response
+from penstock.gateway.auth.audit import note_changes
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.job_list import MAX_READ, JobList, newest, records
 from penstock.gateway.jobs.submitting.submitter import GatewayJobLog
@@ -38,6 +39,7 @@ class CancelTagged:
 
     async def answer(
         self,
+        request: Request,
         caller: CallerParam,
         tag: Annotated[str, Query(description="The tag of the jobs.")],
         model: str | None = None,
@@ -49,6 +51,7 @@ class CancelTagged:
             jobs, more = await newest(self._store, queues, JobIndex.TAGGED, caller, before=last, limit=_AT_ONCE, tag=wanted)
             last, read = jobs[-1] if jobs else last, read + len(jobs)
             counts += await self._cancel_open(await records(self._store, jobs))
+        note_changes(request, counts[CancelStatus.CANCELLED] + counts[CancelStatus.REQUESTED])
         view: dict[str, Any] = {
             "cancelled": counts[CancelStatus.CANCELLED],
             "requested": counts[CancelStatus.REQUESTED],

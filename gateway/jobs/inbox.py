@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import BadRequest, CallerError, CapacityError, PenstockError
 from penstock.gateway.asgi.wire import json_response
+from penstock.gateway.auth.audit import note_changes
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.jobs.failures import FaultSide, fault_of, group_id, kind_of
@@ -208,16 +209,19 @@ class InboxRoutes:
         """`{"ids": [...]}`, or `{"model": "square"}` with a `group` or without. Up to 2,000 jobs are looked at."""
         body = _checked(await read_object(request), _DISMISS)
         if "ids" in body:
-            return json_response({"done": await self._inbox.dismiss_jobs(body["ids"], caller), "has_more": False}, status=202)
-        return _answer(await self._inbox.dismiss(_chosen(body), caller))
+            step = InboxStep(await self._inbox.dismiss_jobs(body["ids"], caller), ended=True)
+        else:
+            step = await self._inbox.dismiss(_chosen(body), caller)
+        return _answer(request, step)
 
     async def replay(self, request: Request, caller: CallerParam) -> Response:
         """`{"model": "square", "group": "...", "version": "2"}`. Up to 100 jobs; each gets one new job, however often."""
         body = _checked(await read_object(request), _REPLAY)
-        return _answer(await self._inbox.replay(_chosen(body), caller, version=body.get("version", "")))
+        return _answer(request, await self._inbox.replay(_chosen(body), caller, version=body.get("version", "")))
 
 
-def _answer(step: InboxStep) -> Response:
+def _answer(request: Request, step: InboxStep) -> Response:
+    note_changes(request, step.done)
     more = {} if step.ended else {"before": step.before}
     left = {"left_out": step.left_out, "why": step.why} if step.left_out else {}
     stopped = {"stopped": step.stopped} if step.stopped else {}

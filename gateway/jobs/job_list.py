@@ -84,7 +84,7 @@ async def newest(
     tag: str = "",
 ) -> tuple[list[JobId], bool]:
     """The newest jobs that the caller may see in an index over all queues, and whether there are more."""
-    owner, serial = "" if caller.sees("\0") else caller.owner, before.serial if before else ""
+    owner, serial = caller.only_owner or "", before.serial if before else ""
     ask = partial(store.newest, index=index, owner=owner, before=serial, limit=limit + 1, tag=tag)
     pages = await asyncio.gather(*map(ask, queues))
     jobs = sorted((job for page in pages for job in page), key=lambda job: job.serial, reverse=True)

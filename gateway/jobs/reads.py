@@ -206,7 +206,7 @@ class JobReads:
     async def _changed(self, job: JobId, wait_s: float, seen: str | None, caller: Caller) -> Job | None:
         """The record after its next change; at once if the job has ended, is another owner's, or if `seen` is outdated."""
         with self._waiting.open(caller), self._store.waiter(job) as waiter:
-            record = await self._store.watch(job, every_change=True)
+            record = await self._store.watch(job, every_change=True, owner=caller.only_owner)
             if record is None or record.state.final or not caller.sees(record.owner):
                 return record
             if seen is not None and not is_match(seen, etag(record)):
@@ -219,7 +219,7 @@ class JobReads:
     async def _pushed(self, job: JobId, wait_s: float, caller: Caller) -> Push | None:
         """The end of a running job as soon as it is pushed; None if the job had already ended, or if the wait is over."""
         with self._waiting.open(caller), self._store.waiter(job) as waiter:
-            record = await self._store.watch(job)
+            record = await self._store.watch(job, owner=caller.only_owner)
             if record is None or record.state.final or not caller.sees(record.owner):
                 return None
             return await waiter.next_end(wait_s, stop=self._lifetime.is_draining)

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from penstock.errors import Conflict, InvalidInput, NotFound
 from penstock.gateway.asgi.wire import json_body, json_response
+from penstock.gateway.auth.audit import note_changes
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.files import visible_file
@@ -168,6 +169,7 @@ class RunRoutes:
 
     async def cancel_tagged(
         self,
+        request: Request,
         caller: CallerParam,
         tag: _TagParam,
         after: Annotated[str, Query(description="The `next_after` of the previous answer.")] = "",
@@ -175,6 +177,7 @@ class RunRoutes:
         if after:
             await self._service.visible(after, caller)
         ended = await self._service.cancel_tagged(checked_tag(tag), caller, after=after)
+        note_changes(request, len(ended.runs))
         cancelled, more = sum(run.state is RunState.CANCELLED for run in ended.runs), ended.next_after
         view: dict[str, Any] = {"cancelled": cancelled, "requested": len(ended.runs) - cancelled, "has_more": bool(more)}
         return json_response(view | ({"next_after": more} if more else {}), status=202)

@@ -166,7 +166,7 @@ class RunService:
         return RunPage(found.runs[:limit], found.runs[limit - 1].id if more else found.next_after)
 
     async def _read(self, caller: Caller, *, after: str, limit: int, wanted: RunFilter) -> RunPage:
-        owner = None if caller.sees("\0") else caller.owner
+        owner = caller.only_owner
         runs: list[Run] = []
         async with self._lists.turn(caller):
             for _ in range(MOST_CALLS):

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -19,7 +20,7 @@ from penstock.cli.models import models, workers
 from penstock.cli.ops import audit
 from tests.acceptance.gateway_process import GatewayClient
 from tests.eventually import eventually
-from tests.security.keyed import READER, make
+from tests.security.keyed import READER, SENDER, make
 from tests.stack import Stack
 
 OPERATOR = make("boss", "manage", "submit", more="rate_per_s = 100000\nburst = 100000\nmax_open_jobs = 5000")
@@ -37,6 +38,7 @@ class OperatedStack(Stack):
     """A worker and a gateway with keys. `boss` may manage."""
 
     reader: GatewayClient
+    log: Path
 
     @property
     def boss(self) -> GatewayClient:
@@ -59,6 +61,14 @@ class OperatedStack(Stack):
     def status(self, job: str) -> str:
         return str(self.boss.get(f"/v1/jobs/{job}").json()["status"])
 
+    def failed(self, count: int) -> list[str]:
+        """Jobs that expired, and lie in the failed inbox."""
+        self.act("/v1/models/half/pause")
+        ids = [self.boss.post("/v1/models/half/jobs", params={"deadline_s": 0.1}, json=1).json()["id"] for _ in range(count)]
+        eventually(lambda: {self.status(id) for id in ids} == {"expired"})
+        self.act("/v1/models/half/resume")
+        return ids
+
     def queue(self) -> dict[str, Any]:
         found: dict[str, Any] = self.boss.get("/v1/queues/half").json()
         return found
@@ -79,11 +89,12 @@ def stack(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder = tmp_path_factory.mktemp("operated")
     (folder / "half.py").write_text(HANDLER)
     keys = folder / "keys.toml"
-    keys.write_text(READER.toml + OPERATOR.toml)
+    keys.write_text(READER.toml + SENDER.toml + OPERATOR.toml)
     models = {"half": {"source": str(folder / "half.py"), "slots": 1}}
-    with OperatedStack(folder, models) as stack:
+    with OperatedStack(folder, models) as stack, (folder / "gateway.log").open("wb") as log:
+        stack.log = folder / "gateway.log"
         stack.start_worker(beat_s=0.3, lease_s=3.0)
-        boss = stack.start_gateway(env={"PENSTOCK_KEYS_FILE": str(keys)})
+        boss = stack.start_gateway(log=log, env={"PENSTOCK_KEYS_FILE": str(keys)})
         boss.headers.update(OPERATOR.header)
         stack.reader = stack.opened.enter_context(GatewayClient(base_url=boss.base_url, headers=READER.header))
         stack.await_ready()
@@ -194,7 +205,8 @@ def test_every_act_is_in_the_audit_log_with_who_what_and_how_it_ended(stack: Ope
 
 
 def test_changes_of_models_and_of_the_failed_inbox_are_acts_too_those_that_are_refused_included(stack: OperatedStack) -> None:
-    job = stack.submit(1)[0]
+    [one, *_] = stack.failed(2)
+    stack.boss.post("/v1/models/half/jobs", params={"delay_s": 600, "tags": "nightly"}, json=1)
     half = "/v1/models/half"
     asked: list[tuple[str, str, Any, str]] = [
         ("PUT", f"{half}/workers", {"workers": 1}, "scale"),
@@ -204,8 +216,7 @@ def test_changes_of_models_and_of_the_failed_inbox_are_acts_too_those_that_are_r
         ("PUT", f"{half}/split", {"weights": {"1": 100}}, "split"),
         ("DELETE", f"{half}/split", None, "end split"),
         ("DELETE", f"{half}/rollout", None, "undo changes"),
-        ("POST", "/v1/failed:dismiss", {"ids": [job]}, "dismiss failed"),
-        ("POST", "/v1/failed:dismiss", {"model": "half"}, "dismiss failed"),
+        ("POST", "/v1/failed:dismiss", {"ids": [one]}, "dismiss failed"),
         ("POST", "/v1/failed:replay", {"model": "half"}, "replay failed"),
         ("POST", "/v1/jobs:cancel?tag=nightly", None, "cancel tag"),
     ]
@@ -217,7 +228,33 @@ def test_changes_of_models_and_of_the_failed_inbox_are_acts_too_those_that_are_r
     assert [code for code in ended if code >= 400] == [422, 404]
     assert acts[0]["said"] == {"workers": 1}
     assert acts[8]["said"] == {"model": "half"}
-    assert acts[10]["said"] == {"tag": "nightly"}
+    assert acts[9]["said"] == {"tag": "nightly"}
+
+
+def test_an_act_that_changed_nothing_is_none_and_each_other_one_is_in_the_log_of_its_process_too(stack: OperatedStack) -> None:
+    # Regression: a key with the role `submit` pushed out everybody's acts by dismissing nothing.
+    before = stack.acts()[0]["number"]
+    with GatewayClient(base_url=stack.url, headers=SENDER.header) as sender:
+        for path, body in (
+            ("/v1/failed:dismiss", {"model": "half"}),
+            ("/v1/failed:dismiss", {"ids": []}),
+            ("/v1/failed:replay", {"model": "half"}),
+            ("/v1/jobs:cancel?tag=none", None),
+            ("/v1/runs:cancel?tag=none", None),
+        ):
+            assert sender.post(path, json=body).status_code == 202, path
+    assert stack.acts()[0]["number"] == before
+    stack.act("/v1/models/half/resume")
+    assert stack.acts()[0]["number"] > before
+    lines = [json.loads(line) for line in stack.log.read_text().splitlines() if '"act_ended"' in line]
+    assert [line["number"] for line in lines] == sorted(line["number"] for line in lines)
+    assert (lines[-1]["act"], lines[-1]["by"], lines[-1]["on"], lines[-1]["outcome"]) == (
+        "resume",
+        "boss",
+        {"model": "half"},
+        "done",
+    )
+    assert not [line for line in lines if line["by"] == SENDER.id]
 
 
 def test_nothing_is_done_that_cannot_be_written_down(stack: OperatedStack) -> None:

@@ -208,6 +208,17 @@ def pushed(queue: ModelQueue, job: ClaimedJob, act: Callable[[], object]) -> Pus
         return push
 
 
+def test_the_job_of_another_owner_is_read_and_not_watched(queue: ModelQueue) -> None:
+    if not isinstance(queue.store, RedisStore):
+        pytest.skip("the store in memory pushes nothing")
+    job = queue.submit(owner="alice")
+    found = [queue.store.run(ops.watch(job, channel="c", every_change=True, owner=owner)) for owner in ("bob", "", "alice")]
+    assert found == [queue.read(job)] * 3
+    others = queue.submit(owner="alice")
+    queue.store.run(ops.watch(others, channel="c", every_change=True, owner="bob"))
+    assert queue.store._redis.hget(f"ps:{{{others.queue}}}:job:{others.serial}", "watch") is None
+
+
 def test_small_chunks_travel_in_the_push_and_say_where_they_stand(queue: ModelQueue) -> None:
     job = queue.leased()
     say(queue, job, b"1", b"2")

@@ -12,7 +12,7 @@ ATTACKS = (
     Cure(
         "A1",
         "gateway/auth/keys.py",
-        "or key.expires_at <= self._wall():\n            raise",
+        "or key.expires_at <= self.now():\n            raise",
         "or False:\n            raise",
         (f"{_SECURITY}/test_roles.py::test_whatever_is_wrong_with_a_key_the_answer_is_the_same_401",),
     ),
@@ -131,7 +131,7 @@ ATTACKS = (
     Cure(
         "A25",
         "gateway/auth/keys.py",
-        "return owner == self.owner or Role.MANAGE in self.roles",
+        "return self.only_owner in (None, owner)",
         "return True",
         (f"{_SECURITY}/test_owners.py::test_another_owners_job_is_answered_byte_for_byte_as_one_that_never_was",),
     ),

@@ -68,6 +68,10 @@ class Proxy:
         """Reset the clients' ends of all links without any sign to the server; new links pass."""
         self._do(self._cut(server_too=False))
 
+    def silence(self) -> None:
+        """Let nothing pass over the open links any more, without any sign to either end; new links pass."""
+        self._do(self._silence())
+
     def blackhole(self) -> None:
         """Let nothing pass until `heal`, without any sign to either end."""
         self._loop.call_soon_threadsafe(self._open.clear)
@@ -155,6 +159,14 @@ class Proxy:
                 await self._open.wait()
                 writer.write(data)
                 await writer.drain()
+
+    async def _silence(self) -> None:
+        links, self._links = self._links, {}
+        for task, ends in links.items():
+            self._kept += ends
+            task.cancel()
+        if links:
+            await asyncio.wait(links)
 
     async def _cut(self, *, server_too: bool) -> None:
         links, self._links = self._links, {}

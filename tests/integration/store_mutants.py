@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.contract import test_audit_log as auditing
 from tests.contract import test_membership as belonging
 from tests.contract import test_run_parts as sharing
 from tests.contract import test_runs as running
@@ -58,6 +59,18 @@ KEYS_AND_OWNERS = [
         "(job.owner or '') ~= args[2]",
         "false",
         reading.test_the_job_of_another_owner_does_not_exist,
+    ),
+    Mutant(
+        "anybody may be told",
+        "guard:watched_owner",
+        "  local is_theirs = true",
+        reporting.test_the_job_of_another_owner_is_read_and_not_watched,
+    ),
+    Mutant(
+        "acts have no shares",
+        "guard:share_of_acts",
+        "  local owner = redis.call('ZRANGE', p .. 'shares:' .. group, 0, 0)[1]",
+        lambda queue: auditing.test_an_owner_that_acts_without_end_pushes_out_no_act_of_others(auditing.emptied(queue.store)),
     ),
     Mutant("no quota", "guard:quota", "  return false", owning.test_an_owner_at_its_quota_is_refused_and_others_are_not),
     Mutant(

@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -46,6 +46,7 @@ def note(name, pid):
 class Starting(penstock.Handler):
     def initialize(self, context):
         note("popen", subprocess.Popen(SLEEPER).pid)
+        note("bare", subprocess.Popen(SLEEPER, env={{}}).pid)
         note("session", subprocess.Popen(SLEEPER, start_new_session=True).pid)
         deaf = subprocess.Popen(SLEEPER, preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN))
         note("deaf", deaf.pid)
@@ -55,7 +56,9 @@ class Starting(penstock.Handler):
     def inference(self, batch):
         return batch
 """
-NAMES = ("popen", "session", "deaf", "fork", "daemon")
+NAMES = ("popen", "bare", "session", "deaf", "fork", "daemon")
+# `bare` has an empty environment, and nothing but its session says whose it is.
+MARKED = tuple(name for name in NAMES if name != "bare")
 
 
 @pytest.fixture
@@ -130,6 +133,41 @@ def test_what_a_handler_started_ends_with_its_child(
     eventually(partial(has_none_running, others))
 
 
+@pytest.mark.parametrize("end", [os.kill, os.killpg], ids=["alone", "with its group"])
+def test_what_a_handler_started_ends_soon_after_its_worker_was_killed(
+    source: str,
+    tmp_path: Path,
+    redis_url: str,
+    bystander: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    end: Callable[[int, int], None],
+) -> None:
+    # Regression: it lived on until the next worker started on the machine; and for ever, if its environment had been emptied.
+    neighbour, others = started(source, tmp_path / "neighbour", monkeypatch)
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    models = {"m": {"source": source, "warm_up": False}}
+    with closing(neighbour), WorkerProcess(redis_url, tmp_path / "worker", models, env={"TMPDIR": str(folder)}) as worker:
+        worker.await_ready()
+        family = [int((folder / name).read_text()) for name in NAMES]
+        assert all(map(is_running, family))
+        end(worker.process.pid, signal.SIGKILL)
+        eventually(partial(has_none_running, family))
+        eventually(lambda: not watchers(folder))
+        assert all(map(is_running, [*others, neighbour.pid, bystander.pid]))
+
+
+def watchers(folder: Path) -> list[int]:
+    """The processes that watch over a worker with this TMPDIR."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            is_one = b"family.py" in (place / "cmdline").read_bytes()
+            if is_one and f"TMPDIR={folder}\0".encode() in (place / "environ").read_bytes() + b"\0":
+                found.append(int(place.name))
+    return found
+
+
 def test_what_a_killed_worker_left_is_ended_by_the_next_one(
     source: str, tmp_path: Path, redis_url: str, bystander: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,12 +177,14 @@ def test_what_a_killed_worker_left_is_ended_by_the_next_one(
     models = {"m": {"source": source, "warm_up": False}}
     with closing(neighbour), WorkerProcess(redis_url, tmp_path / "worker", models, env={"TMPDIR": str(folder)}) as worker:
         worker.await_ready()
-        family = [int((folder / name).read_text()) for name in NAMES]
+        family = [int((folder / name).read_text()) for name in MARKED]
         end_orphans()
         assert all(map(is_running, family)), "their supervisor lives"
         # A worker of another test may start in between, and end them first.
         while not worker.events("orphaned_processes_ended"):
-            family = [int((folder / name).read_text()) for name in NAMES]
+            family = [int((folder / name).read_text()) for name in MARKED]
+            for pid in (*watchers(folder), int((folder / "bare").read_text())):
+                os.kill(pid, signal.SIGKILL)
             worker.kill()
             worker.start()
             worker.await_ready()

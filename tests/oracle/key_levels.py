@@ -29,7 +29,7 @@ class KeyLevelsOracle:
     def spend(self, gateway: str, spendings: Sequence[KeySpending], *, ttl_s: float, now: float) -> KeyLevels:
         self._gateways[gateway] = now
         self._gateways = {name: at for name, at in self._gateways.items() if at > now - ttl_s}
-        return KeyLevels(0, len(self._gateways), [self._level(one, now) for one in spendings])
+        return KeyLevels(0, len(self._gateways), now, [self._level(one, now) for one in spendings])
 
     def _level(self, one: KeySpending, now: float) -> tuple[float, float]:
         bucket = self._buckets.setdefault(one.key, _KeyBucket(one.burst, now))

@@ -87,6 +87,26 @@ def test_waiting_for_another_owners_job_is_not_held_either(gateway: httpx2.Clien
     assert answer.status_code == 404
 
 
+@pytest.mark.parametrize("state", STATES[:2])
+@pytest.mark.parametrize(
+    "path", [path for method, path in WITH_ID if method == "GET"] + ["/v1/jobs?ids={job_id}", "/v1/jobs/events?ids={job_id}"]
+)
+def test_reading_another_owners_job_writes_nothing_into_its_record(
+    gateway: httpx2.Client, redis_url: str, jobs: dict[str, str], path: str, state: str
+) -> None:
+    # Regression: a refused `?wait=` had registered its gateway in the record, to be told of each change of the job.
+    with Redis.from_url(redis_url) as redis:
+        key = f"ps:{{square}}:job:{jobs[state].partition('-')[0]}"
+        before = redis.hgetall(key)
+        headers = BOB.header | {"last-event-id": "1.1.1"}
+        url = filled(path, job_id=jobs[state])
+        for query in ("", ("&" if "?" in url else "?") + "wait=20"):
+            with gateway.stream("GET", url + query, headers=headers) as answer:
+                assert answer.status_code != 500
+        assert before
+        assert redis.hgetall(key) == before
+
+
 def test_its_own_owner_sees_each_of_them_as_it_is(gateway: httpx2.Client, jobs: dict[str, str]) -> None:
     statuses = {state: gateway.get(f"/v1/jobs/{id}", headers=READER.header) for state, id in jobs.items()}
     assert statuses.pop("collected").status_code == 410

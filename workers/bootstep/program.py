@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
+import signal
 import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import structlog
 from celery import signals
 from celery.apps.worker import Worker
 from celery.utils.nodenames import default_nodename
@@ -16,6 +19,11 @@ from celery.utils.nodenames import default_nodename
 from penstock import logs
 from penstock.workers.__main__ import CONFIG_EXIT
 from penstock.workers.bootstep.pool import DevicePool
+
+log = structlog.get_logger(__name__)
+END_CUT_SHORT = "end_cut_short"
+# How long after its grace a worker may end. Orchestrators give it ten seconds.
+_LATE_S = 8.0
 
 # D82: docs/design/workers-and-devices.md. Options of `celery worker` that cannot work here, and what to use instead.
 _IN_MODEL = "set {} in [models.NAME] of penstock.toml"
@@ -43,6 +51,14 @@ def refusals(options: Mapping[str, Any], *, concurrency: int, prefetch: int, poo
     if options.get("pool") not in (None, pool):
         refused.append("-P: models run in processes pinned to their devices, and no other pool can run them; leave it out")
     return refused
+
+
+def _leave(*_: object) -> None:
+    """Models end with this process, and other workers take back their jobs."""
+    try:
+        log.error(END_CUT_SHORT)
+    finally:
+        os._exit(1)
 
 
 class WorkerProgram(Worker):
@@ -78,8 +94,12 @@ class WorkerProgram(Worker):
     def _on_signal(self, **_: Any) -> None:
         if self.pool is None:
             return
-        if self.pool.draining:
-            # The second signal: do not wait for running jobs.
+        is_second = self.pool.draining
+        # A store that is silent costs each part of the end one read time-out.
+        signal.signal(signal.SIGALRM, _leave)
+        signal.setitimer(signal.ITIMER_REAL, _LATE_S + (0.0 if is_second else self.app.settings.worker.grace_s))
+        if is_second:
+            # Do not wait for running jobs.
             self.pool.hurry()
         else:
             self.pool.close_soon()

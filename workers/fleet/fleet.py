@@ -30,7 +30,7 @@ from penstock.workers.fleet.size import FleetSize
 from penstock.workers.fleet.source_watch import LOOK_EVERY_S, SOURCES_NOT_SEEN, SourceWatch
 from penstock.workers.fleet.sweeper import SWEEP_MISSED, Sweeper
 from penstock.workers.fleet.versions import ServedVersions, VersionChange
-from penstock.workers.slot.child.family import end_orphans
+from penstock.workers.slot.child.family import WATCHER, end_orphans
 from penstock.workers.slot.needless import EVERY_S, NEEDLESS_KEPT, NeedlessBlobs
 from penstock.workers.slot.slot import Slot
 from penstock.workers.telemetry.gauges import UpkeepMetrics
@@ -158,6 +158,7 @@ class Fleet:
         """Raises `ConfigError` for a device that is not there."""
         if ended := end_orphans():
             log.warning(ORPHANED_PROCESSES_ENDED, processes=ended)
+        WATCHER.start()
         change = self._first_change()
         self._metrics.serve(self._settings.worker.metrics_host, self._settings.worker.metrics_port)
         self.events.start()

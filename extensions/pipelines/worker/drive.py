@@ -11,19 +11,19 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 import structlog
 
-from penstock.backoff import Backoff, BackoffCounter
+from penstock.backoff import BackoffCounter
 from penstock.broker.records import Ending, NewJob, Push, SubmitStatus, Submitted
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.notifications import Waiter
-from penstock.errors import Gone, InternalError, InvalidInput, PenstockError, StoreUnavailable
+from penstock.errors import Gone, InternalError, InvalidInput, PenstockError
 from penstock.extensions.pipelines.spec import INPUT, PipelineSpec, PipelineStage, Wanted, stage_job
+from penstock.extensions.pipelines.store import AGAIN, answered, begin_drive
 from penstock.extensions.pipelines.worker.binding import bound_input, bound_result
 from penstock.extensions.pipelines.worker.joiner import Joiner
 from penstock.extensions.pipelines.worker.progress import FailedStage, PipelineProgress, StageEnd, needless_blobs
@@ -35,8 +35,6 @@ from penstock.workers.ipc.frames import INPUT_MISSING_CODE
 from penstock.workers.slot.batch import Batch, blob_name
 
 log = structlog.get_logger(__name__)
-Reply = TypeVar("Reply")
-_AGAIN = Backoff(0.05, 2.0, jitter=0.5)
 # How often a silent stage is looked up: its record may be gone.
 _LOOK_S = 30.0
 # A pipeline may end this much after its deadline. Its stages are kept for as long as its own record, and this longer.
@@ -98,7 +96,7 @@ class Drive:
     async def run(self) -> Driven:
         if self._job.call is not Call.PREDICT:
             return Driven(JobState.FAILED, code=InvalidInput.kind, message="a pipeline only predicts; its models may explain")
-        self._kept_s = await answered(lambda: self._services.store.kept_for(self._job.id))
+        self._kept_s = await answered(lambda: self._services.store.run(begin_drive(self._job.id)))
         try:
             with self._services.store.waiter(*self._stages) as self._waiter:
                 while not self._progress.is_over:
@@ -188,7 +186,7 @@ class Drive:
         """Store the stage's job; False if it was stored before. While the model's queue is full, this waits; if it is closed
         for the version, the next look finds another version, or none.
         """
-        failures = BackoffCounter(_AGAIN)
+        failures = BackoffCounter(AGAIN)
         while True:
             model = await answered(lambda: self._services.models.find(stage))
             job = self._stage_job(id, model.version, input)
@@ -273,16 +271,6 @@ class Drive:
         store, owner = self._services.store, self._job.owner
         ids = [stage_job(self._job.id, stage) for stage in stages]
         await asyncio.gather(*(answered(partial(store.cancel, id, owner=owner)) for id in ids))
-
-
-async def answered(call: Callable[[], Awaitable[Reply]]) -> Reply:
-    """The answer of the store or the blobs, repeated for as long as they are away. The caller may be cancelled meanwhile."""
-    failures = BackoffCounter(_AGAIN)
-    while True:
-        try:
-            return await call()
-        except StoreUnavailable:
-            await asyncio.sleep(failures.count_failure(chance=random.random()))
 
 
 def _pushed_end(push: Push) -> StageEnd:

@@ -15,7 +15,8 @@ from penstock.broker.blobs.files import BlobStore
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import InternalError, PenstockError
 from penstock.extensions.pipelines.spec import PipelineSpec, stage_job
-from penstock.extensions.pipelines.worker.drive import Drive, Driven, DriveServices, answered
+from penstock.extensions.pipelines.store import answered
+from penstock.extensions.pipelines.worker.drive import Drive, Driven, DriveServices
 from penstock.extensions.pipelines.worker.joiner import Joiner
 from penstock.extensions.pipelines.worker.leftovers import Leftovers
 from penstock.extensions.pipelines.worker.stage_models import StageModels, described

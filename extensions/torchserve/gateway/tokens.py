@@ -11,7 +11,6 @@ import hmac
 import json
 import os
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -59,7 +58,7 @@ Mark = tuple[int, int, int]
 class TokenFile:
     """`is_alone`: callers with a token share the gateway with no other owners. `wall` gives Unix seconds."""
 
-    def __init__(self, path: Path, *, lifetime_s: float, is_alone: bool, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path, *, lifetime_s: float, is_alone: bool, wall: Callable[[], float]) -> None:
         self._path = path
         self._lifetime_s = lifetime_s
         self._is_alone = is_alone

@@ -77,7 +77,7 @@ class Deliveries:
 
     async def undelivered(self, caller: Caller, *, after: str = "", limit: int = 100) -> EventPage:
         """Those that were given up, newest first. `after` is the id of the last one of the page before."""
-        owner, before = "" if caller.sees("\0") else caller.owner, _serial(after)
+        owner, before = caller.only_owner or "", _serial(after)
         queues = ["", *(queue for entry in self._registry.models.values() for queue in queues_of_model(entry.info))]
 
         async def ask(queue: str) -> list[tuple[str, str]]:
@@ -90,12 +90,12 @@ class Deliveries:
 
     async def send_again(self, ids: Sequence[str], caller: Caller) -> int:
         """Send the last events of these jobs and runs once more, if they were delivered or given up; returns how many."""
-        owner = None if caller.sees("\0") else caller.owner
+        owner = caller.only_owner
         return sum([await self._outbox(queue).send_again(own, owner=owner) for queue, own in _by_queue(ids).items()])
 
     async def dismiss(self, ids: Sequence[str], caller: Caller) -> int:
         """Take events that were given up off the list; returns how many."""
-        owner = None if caller.sees("\0") else caller.owner
+        owner = caller.only_owner
         return sum([await self._outbox(queue).dismiss(own, owner=owner) for queue, own in _by_queue(ids).items()])
 
     async def _logs(self, events: Sequence[tuple[str, str]]) -> list[LoggedEvent]:

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from penstock.access import Role
 from penstock.extensions.webhooks.gateway.deliveries import Deliveries
+from penstock.gateway.auth.audit import note_changes
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.dashboard.parts import DashboardPart
@@ -42,13 +43,13 @@ class EventPages:
         return await self._renderer.page("webhooks/undelivered.html", caller, shown)
 
     async def replay(self, request: Request, caller: CallerParam) -> Response:
-        if ids := await self._chosen(request, caller):
-            await self._deliveries.send_again(ids, caller)
+        ids = await self._chosen(request, caller)
+        note_changes(request, await self._deliveries.send_again(ids, caller) if ids else 0)
         return self._renderer.redirect("/ui/webhooks")
 
     async def dismiss(self, request: Request, caller: CallerParam) -> Response:
-        if ids := await self._chosen(request, caller):
-            await self._deliveries.dismiss(ids, caller)
+        ids = await self._chosen(request, caller)
+        note_changes(request, await self._deliveries.dismiss(ids, caller) if ids else 0)
         return self._renderer.redirect("/ui/webhooks")
 
     async def _chosen(self, request: Request, caller: Caller) -> list[str]:

@@ -23,6 +23,7 @@ from penstock.extensions.webhooks.gateway.requested import check_defaults, run_m
 from penstock.extensions.webhooks.settings import WebhooksSettings, url_of_key, url_of_model
 from penstock.extensions.webhooks.webhook import owner_secret
 from penstock.gateway.asgi.wire import json_body, json_response
+from penstock.gateway.auth.audit import note_changes
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.auth.rules import SEE, STOP, SUBMIT, RouteRules
 from penstock.gateway.extending import GatewayPart
@@ -112,10 +113,12 @@ class WebhookRoutes:
 
     async def replay(self, request: Request, caller: CallerParam) -> Response:
         count = await self._deliveries.send_again(await self._chosen(request), caller)
+        note_changes(request, count)
         return json_response({"replayed": count})
 
     async def dismiss(self, request: Request, caller: CallerParam) -> Response:
         count = await self._deliveries.dismiss(await self._chosen(request), caller)
+        note_changes(request, count)
         return json_response({"dismissed": count})
 
     async def _chosen(self, request: Request) -> list[str]:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from penstock.access import Role
 from penstock.errors import BadRequest
+from penstock.gateway.auth.audit import note_changes
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.dashboard.render import HEADERS, Renderer
 from penstock.gateway.dashboard.sessions import form
@@ -98,6 +99,7 @@ class FailedPages:
         await self._registry.find(progress.model)
         chosen = Chosen(progress.model, progress.group, progress.before)
         step = await self._inbox.replay(chosen, caller, version=progress.version)
+        note_changes(request, step.done)
         progress = replace(
             progress,
             done=progress.done + step.done,
@@ -115,12 +117,13 @@ class FailedPages:
         """
         fields = await form(request)
         if job := fields.get("job"):
-            await self._inbox.dismiss_jobs([job], caller)
+            done = await self._inbox.dismiss_jobs([job], caller)
         else:
             model = fields.get("model", "")
+            group = fields.get("group", "") if model else ""
             models = [model] if model else list(self._registry.models)
-            for name in models:
-                await self._inbox.dismiss(Chosen(name, fields.get("group", "") if model else ""), caller)
+            done = sum([(await self._inbox.dismiss(Chosen(name, group), caller)).done for name in models])
+        note_changes(request, done)
         return self._renderer.redirect("/ui/failed")
 
     async def errors(self, model: str, caller: CallerParam) -> Response:

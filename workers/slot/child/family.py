@@ -1,31 +1,70 @@
 """Ends what a child started and left behind: the processes of its group, and those that left the group.
 
 The kernel ends a child with its supervisor, but no process with the child. A program that a handler started would keep memory,
-ports and the GPU while the next child loads the same model. Where the supervisor itself is killed, the next worker that starts
-on the machine ends what is left.
+ports and the GPU while the next child loads the same model. Where the supervisor itself is killed, its watcher ends what is
+left, and where that one was killed too, the next worker that starts on the machine.
+
+The watcher is this file, run as a program: it imports nothing of ours, so it is small and starts at once.
 """
 
+# D58: docs/design/workers-and-devices.md
 from __future__ import annotations
 
 import os
-import secrets
 import signal
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator, Set
 from contextlib import suppress
+from functools import partial
 
 # Every process that a child starts inherits the variable, and with it the child's random mark. No other process has it. The
 # mark begins with the supervisor's pid and the moment of its start, in ticks since the machine's.
 VARIABLE = "MODEL_PROCESS_ID"
 _ASSIGNED = f"{VARIABLE}=".encode()
-# Of the values behind a process's name in /proc: its state, and when it started.
-_STATE, _STARTED = 0, 19
+# Of the values behind a process's name in /proc: its state, group, session, and when it started.
+_STATE, _GROUP, _SESSION, _STARTED = 0, 2, 3, 19
 # A process may start another while it is looked for.
 _ROUNDS = 8
+# A watcher looks at most this often, and goes once it finds nothing. Before the first look the supervisor ends for good.
+_LOOKS, _PAUSE_S = 20, 0.3
+
+
+class Watcher:
+    """What ends this process's children and all that they started, should this process be killed.
+
+    Its process belongs to no one and has a session of its own, so that what ends this process or its group leaves it alone.
+    """
+
+    def __init__(self) -> None:
+        self._notes: int | None = None
+
+    def start(self) -> None:
+        # Imported here, because the watcher itself does without.
+        import subprocess
+
+        notes, self._notes = os.pipe()
+        # If the watcher does not read, nobody may wait for it.
+        os.set_blocking(self._notes, False)
+        argv = [sys.executable, "-S", "-E", __file__]
+        nowhere = subprocess.DEVNULL
+        subprocess.run(argv, stdin=notes, stdout=nowhere, stderr=nowhere, cwd="/", start_new_session=True, check=True)
+        os.close(notes)
+
+    def note(self, child: int) -> None:
+        """A child has started; `-child`: it has ended with all of its family."""
+        if self._notes is not None:
+            # Without its watcher, this process's family is ended by the next worker.
+            with suppress(OSError):
+                os.write(self._notes, b"%d\n" % child)
+
+
+WATCHER = Watcher()
 
 
 def new_mark() -> str:
     """For a child of this process."""
-    return f"{os.getpid()}.{_started(os.getpid())}.{secrets.token_hex(16)}"
+    return f"{os.getpid()}.{_started(os.getpid())}.{os.urandom(16).hex()}"
 
 
 def end_orphans() -> int:
@@ -36,7 +75,7 @@ def end_orphans() -> int:
     marked = {pid: mark for pid in _pids() if (mark := _mark_of(pid)) and _is_of_our_pids(pid)}
     orphans = {pid: mark for pid, mark in marked.items() if not _has_supervisor(mark)}
     for pid, mark in orphans.items():
-        _end(pid, mark)
+        _end_if(pid, partial(_has_mark, pid, mark))
     return len(orphans)
 
 
@@ -48,12 +87,17 @@ def _has_supervisor(mark: str) -> bool:
 
 def _started(pid: int) -> str:
     """When a process started; empty if it has ended."""
+    return (_values(pid) or [""] * (_STARTED + 1))[_STARTED]
+
+
+def _values(pid: int) -> list[str] | None:
+    """What /proc says of a process behind its name; None if it has ended."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             values = stat.read().rpartition(")")[2].split()
     except OSError:
-        return ""
-    return "" if values[_STATE] in "ZX" else values[_STARTED]
+        return None
+    return None if values[_STATE] in "ZX" else values
 
 
 def _is_of_our_pids(pid: int) -> bool:
@@ -76,7 +120,7 @@ def end_family(leader: int, mark: str) -> None:
         if not pids:
             return
         for pid in pids:
-            _end(pid, mark)
+            _end_if(pid, partial(_has_mark, pid, mark))
         ended |= pids
 
 
@@ -99,12 +143,48 @@ def _mark_of(pid: int) -> str:
     return marks[0].removeprefix(_ASSIGNED).decode("ascii", "replace") if marks else ""
 
 
-def _end(pid: int, mark: str) -> None:
+def _end_if(pid: int, is_meant: Callable[[], bool]) -> None:
+    """The pid may be another process's by now; the descriptor stays with the one that it names."""
     with suppress(OSError):
         fd = os.pidfd_open(pid)
         try:
-            # The pid may be another process's by now, and then has no mark; the descriptor stays with the one that it names.
-            if _has_mark(pid, mark):
+            if is_meant():
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
         finally:
             os.close(fd)
+
+
+def _end_sessions(leaders: Set[int]) -> int:
+    """End the processes of children that have ended, also those without a mark: a program may start with another environment.
+
+    Where a leader's pid is another process's, the session is not ours: all of ours have left it.
+    """
+    ours = {str(pid) for pid in leaders if not _started(pid) or _mark_of(pid)}
+
+    left = [pid for pid in _pids() if _is_in(pid, ours)]
+    for pid in left:
+        _end_if(pid, partial(_is_in, pid, ours))
+    return len(left)
+
+
+def _is_in(pid: int, sessions: Set[str]) -> bool:
+    values = _values(pid)
+    return values is not None and not sessions.isdisjoint((values[_GROUP], values[_SESSION]))
+
+
+def _watch() -> None:
+    """The watcher's program. Its input ends with its supervisor."""
+    if os.fork():
+        os._exit(0)
+    leaders: set[int] = set()
+    for note in sys.stdin:
+        child = int(note)
+        leaders = leaders | {child} if child > 0 else leaders - {-child}
+    for _ in range(_LOOKS):
+        time.sleep(_PAUSE_S)
+        if not end_orphans() + _end_sessions(leaders):
+            return
+
+
+if __name__ == "__main__":
+    _watch()

@@ -52,6 +52,7 @@ class ChildProcess:
         self.in_flight = InFlight(self._page, self.wire)
         self._mark = family.new_mark()
         self._process = self._spawn(spec.name, theirs, child_environment(os.environ, pin, variables))
+        family.WATCHER.note(self.pid)
         theirs.close()
         self.exit_fd = os.pidfd_open(self._process.pid)
         assert self._process.stdout is not None
@@ -167,6 +168,7 @@ class ChildProcess:
             return False
         family.end_family(self.pid, self._mark)
         self._process.wait()
+        family.WATCHER.note(-self.pid)
         return True
 
     def how(self) -> str:

@@ -18,6 +18,7 @@ from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredRollout
 from penstock.broker.store.sync import RedisStore
 from penstock.extensions.pipelines.spec import PipelineSpec, PipelineStage, announced, stage_job
+from penstock.extensions.pipelines.store import begin_drive
 from penstock.extensions.pipelines.worker import drive, executor
 from penstock.extensions.pipelines.worker.drive import Drive, Driven, DriveServices
 from penstock.extensions.pipelines.worker.executor import PipelineExecutor, PipelineKnown
@@ -147,6 +148,7 @@ def test_stages_of_jobs_that_ended_undriven_are_cancelled_however_many_jobs_came
     first = batch.jobs[0].id
     stage = stage_job(first, STAGE)
     store.submit([NewJob(stage, "1", GIVEN)])
+    store.run(begin_drive(first))
     give_back = [GiveBack(first, batch.jobs[0].token)]
     store.release(give_back, worker="w.0", reason=ReleaseReason.DRAIN)
     later = [new_job_id("chain") for _ in range(600)]
@@ -167,6 +169,7 @@ def test_stages_of_jobs_that_ended_undriven_are_cancelled_however_many_jobs_came
     # A look that is the first one, and one after another that saw the job while it was open.
     other = stage_job(later[0], STAGE)
     store.submit([NewJob(other, "1", GIVEN)])
+    store.run(begin_drive(later[0]))
     store.cancel(first)
     asyncio.run(looked(cancel=later[0]))
     states = [found.state for id in (stage, other) if (found := store.read(id)) is not None]

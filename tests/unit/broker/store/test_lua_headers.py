@@ -18,6 +18,7 @@ from penstock.broker.store.positions import tokens
 from penstock.broker.store.registry import StoredModel
 from penstock.extensions.celery_clients import ops as celery_ops
 from penstock.extensions.history import store as history
+from penstock.extensions.pipelines import store as pipelines
 from penstock.extensions.splits import store as splits
 from penstock.extensions.splits.figures import PER_DOUBLING
 from penstock.extensions.webhooks.contract import AttemptEnd, DueEvent, EventOutcome, TakeLimits
@@ -65,6 +66,8 @@ def operations(items: int) -> list[ops.Operation[Any]]:
         celery_ops.due_answers(8),
         celery_ops.answer(JOB, [celery_ops.Sent("task", "id", b"{}")] * items),
         celery_ops.may_send("celery"),
+        pipelines.begin_drive(JOB),
+        pipelines.undriven("m", done=[b"e"] * items),
         ops.read(JOB),
         ops.result(JOB),
         ops.watch(JOB, channel="c", every_change=False),
