@@ -33,6 +33,7 @@ log = structlog.get_logger(__name__)
 # Blobs are written in groups of at most this size, so that a group shares one sync (D7, D67); at most this many groups are
 # written at a time, each in a thread of its own.
 _BLOBS_BYTES, _BLOBS_CALLS = SEGMENT_BYTES, 2
+_STORED = Payload("")
 
 
 class GatewayJobLog:
@@ -58,6 +59,7 @@ class Submitter:
     def __init__(self, services: Services) -> None:
         settings = services.settings
         self.inputs = InputReader(settings.gateway, services.uploads)
+        self._uploads = services.uploads
         preparation = Preparation(services)
         # Bound directly: a forwarding method would cost time in each request.
         self.settle, self.prepare, self.counting = preparation.settle, preparation.prepare, preparation.counting
@@ -85,7 +87,7 @@ class Submitter:
     async def store(
         self, request: SubmitRequest, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str = ""
     ) -> Submitted:
-        """The stored job, or the earlier one with the same idempotency key.
+        """The stored job, or the earlier one with the same idempotency key; the request loses its input.
 
         Raises `Overloaded`, `KeyReused` or `StoreUnavailable`.
         """
@@ -106,7 +108,13 @@ class Submitter:
             if request.version.chosen:
                 for on_chosen in self._on_chosen:
                     on_chosen(self, request, stored.id)
+        self._let_go(request)
         return stored
+
+    def _let_go(self, request: SubmitRequest) -> None:
+        request.input = _STORED
+        if request.scope is not None:
+            self._uploads.give_back(request.scope)
 
     async def cancel_all(self, jobs: Sequence[JobId], caller: Caller) -> None:
         """Cancel jobs that no caller waits for. Jobs that were not stored or have ended are skipped."""
