@@ -174,6 +174,7 @@ class Gateway:
             status = await self._refuse(error, scope, send, head)
         finally:
             self._open -= not is_probe
+            self.services.uploads.give_back(scope)
         if not is_probe:
             self._metrics.on_answer(route, scope, status, time.perf_counter() - started)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
@@ -24,12 +25,15 @@ from penstock.gateway.app import Gateway
 from penstock.gateway.asgi.connection import Lifetime
 from penstock.gateway.asgi.listening import bind, bind_aside
 from penstock.gateway.asgi.server import GatewayServer, ListeningSocket, ServerBeside
+from penstock.gateway.asgi.wire import MAX_BODIES_BYTES, BodyMemory
 from penstock.gateway.telemetry.metrics_endpoint import MetricsPort
 from penstock.process_lifetime import PARENT_VARIABLE
 from penstock.settings.keys import loopback_names
 from penstock.settings.tables import Settings
 
 log = structlog.get_logger(__name__)
+
+_M_MMAP_THRESHOLD = -3
 
 RESTART_S = 1.0
 POLL_S = 0.2
@@ -101,10 +105,11 @@ def grpc_ports(gateway: Gateway, settings: Settings, *, shared: bool) -> list[Se
     _need_grpc(wanted[0])
     # Imported here: gRPC takes some megabytes, and few gateways serve it.
     from penstock.gateway.rpc.guard import RpcGuard
-    from penstock.gateway.rpc.server import RpcShared, message_permits, stream_permits
+    from penstock.gateway.rpc.server import RpcShared, stream_permits
 
     table = settings.gateway
-    guard = RpcGuard(services.auth, rules, services.metrics, messages=message_permits(table), body_s=table.body_timeout_s)
+    messages, body_s = BodyMemory(max(2, MAX_BODIES_BYTES // table.max_raw_bytes)), table.body_timeout_s
+    guard = RpcGuard(services.auth, rules, services.metrics, messages=messages, bodies=services.uploads, body_s=body_s)
     services.key_beat.on_revoked.append(guard.end_calls_of)
     common = RpcShared(guard, table, stream_permits(table), shared)
     return [port for part in parts for port in part.ports(common)]
@@ -125,6 +130,9 @@ def _settle_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    # By default glibc raises this size with each large block that is freed, up to 32 MiB, and keeps freed blocks below it.
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        mallopt(_M_MMAP_THRESHOLD, 1 << 20)
 
 
 class SideBySide:

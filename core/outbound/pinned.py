@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from penstock.errors import InvalidInput
 from penstock.outbound.urls import CheckedUrl, is_public
 
 Resolve = Callable[[str, int], list[str]]
+_MOST_ADDRESSES = 4
 
 
 @cache
@@ -33,30 +33,42 @@ def resolve(host: str, port: int) -> list[str]:
     return [str(address[4][0]) for address in entries]
 
 
-async def address_of(url: CheckedUrl, *, listed: bool, resolve: Resolve = resolve) -> str:
-    """The address to call. Raises `InvalidInput` unless all of the host's addresses are public, or its URL is `listed`."""
-    addresses = await asyncio.to_thread(resolve, url.host, url.port)
-    if not addresses or not (listed or all(map(is_public, addresses))):
+def callable_addresses(url: CheckedUrl, found: list[str], *, listed: bool) -> list[str]:
+    """Those of a host's addresses to call, best first. Raises `InvalidInput` unless all are public, or its URL is `listed`."""
+    if not found or not (listed or all(map(is_public, found))):
         # Both cases get one message, so that callers cannot find out which names exist inside.
         raise InvalidInput(f"{url.host} has no public address")
-    return addresses[0]
+    return found[:_MOST_ADDRESSES]
 
 
-def pinned_request(
+async def send_pinned(
     client: httpx2.AsyncClient,
     method: str,
     url: CheckedUrl,
-    address: str,
+    addresses: list[str],
     *,
+    within_s: float,
     headers: Mapping[str, str] = MappingProxyType({}),
     content: bytes | None = None,
-) -> httpx2.Request:
-    """A request to this address of the URL's host. The certificate has to be that of the host."""
-    host = f"[{address}]" if ":" in address else address
-    return client.build_request(
-        method,
-        f"{url.scheme}://{host}:{url.port}{url.target}",
-        headers={**headers, "host": url.netloc, "accept-encoding": "identity", "user-agent": "penstock"},
-        content=content,
-        extensions={"sni_hostname": url.host},
-    )
+) -> httpx2.Response:
+    """The head of the answer of the first of these addresses that takes a connection; its body is to be read.
+
+    `within_s`: for all connections together, and for each step after. The certificate has to be that of the URL's host.
+    """
+    failed: httpx2.TransportError | None = None
+    for address in addresses:
+        host = f"[{address}]" if ":" in address else address
+        request = client.build_request(
+            method,
+            f"{url.scheme}://{host}:{url.port}{url.target}",
+            headers={**headers, "host": url.netloc, "accept-encoding": "identity", "user-agent": "penstock"},
+            content=content,
+            extensions={"sni_hostname": url.host},
+            timeout=httpx2.Timeout(within_s, connect=within_s / len(addresses)),
+        )
+        try:
+            return await client.send(request, stream=True, follow_redirects=False)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            failed = error
+    assert failed is not None
+    raise failed

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -48,38 +50,75 @@ class ClientGone(Exception):
 MAX_BODIES_BYTES = 256 * 1024 * 1024
 
 
-class BodyMemory:
-    """The memory limit of all unfinished uploads of this process; each owner may use half of it.
+# Smaller bodies are not counted: the number of requests bounds them.
+SMALL_BODY_BYTES = 64 * 1024
+# glibc keeps the pieces of freed bodies for itself. After so many bytes it is made to return them to the system.
+_TRIM_BYTES = 16 * 1024 * 1024
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)
+# In a request's scope: the bytes that its body has of the memory.
+_BODY_BYTES = "penstock.body_bytes"
 
-    Without keys all uploads have the empty owner, which may use all of it.
+
+# D145: docs/design/gateway.md
+class BodyMemory:
+    """The memory limit of all bodies of this process, from their first byte until they are stored or their request is over.
+
+    Each owner may use half of it. Without keys all bodies have the empty owner, which may use all of it.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._taken: Counter[str] = Counter()
+        self._freed = asyncio.Event()
+        self._untrimmed_bytes = 0
 
-    def take(self, size: int, owner: str = "") -> None:
-        """Raises `GatewayBusy` if `size` more bytes would exceed the limit, or the owner's half."""
-        if self._taken.total() + size > self._limit:
-            raise GatewayBusy(f"this gateway process holds {self._limit} bytes of unfinished uploads", retry_after_s=5.0)
-        share = self._limit // 2 if owner else self._limit
-        if self._taken[owner] + size > share:
+    def take(self, size: int, scope: MutableMapping[str, Any]) -> None:
+        """Count `size` more bytes for the request of this scope, which has a `caller`.
+
+        Raises `GatewayBusy` if they would exceed the limit, or the owner's half.
+        """
+        owner = scope["caller"].owner
+        if not self._has_room(size, owner):
+            share, whose = (self._limit // 2, " of one owner's bodies, its share") if owner else (self._limit, " of bodies")
             raise GatewayBusy(
-                f"this gateway process holds {share} bytes of this owner's unfinished uploads, half of the limit for all",
+                f"this gateway process has no room for {size} bytes: it may hold {self._limit} bytes of bodies that are not "
+                f"stored yet, and {share}{whose}",
                 retry_after_s=5.0,
             )
         self._taken[owner] += size
+        scope[_BODY_BYTES] = scope.get(_BODY_BYTES, 0) + size
 
-    def give_back(self, size: int, owner: str = "") -> None:
-        self._taken[owner] -= size
-        if not self._taken[owner]:
-            del self._taken[owner]
+    async def take_in_turn(self, size: int, scope: MutableMapping[str, Any], *, within_s: float | None = None) -> None:
+        """As `take`, once others have given back enough; None: however long it takes."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while not self._has_room(size, scope["caller"].owner):
+                    await self._freed.wait()
+        self.take(size, scope)
+
+    def give_back(self, scope: MutableMapping[str, Any]) -> None:
+        """Everything that the request of this scope has taken."""
+        if size := scope.pop(_BODY_BYTES, 0):
+            self._taken.subtract({scope["caller"].owner: size})
+            self._taken = +self._taken
+            # Wakes all who wait now; who begins to wait later waits for the next one.
+            self._freed.set()
+            self._freed = asyncio.Event()
+            self._untrimmed_bytes += size
+            if self._untrimmed_bytes >= _TRIM_BYTES:
+                self._untrimmed_bytes = 0
+                _trim(0)
+
+    def _has_room(self, size: int, owner: str) -> bool:
+        share = self._limit // 2 if owner else self._limit
+        return self._taken.total() + size <= self._limit and self._taken[owner] + size <= share
 
 
-async def read_body(receive: Receive, head: Head, *, limit: int, memory: BodyMemory, owner: str) -> bytes:
-    """The whole body; raises `TooLarge` over `limit` bytes and `GatewayBusy` if unfinished uploads fill `memory`.
+async def read_body(scope: MutableMapping[str, Any], receive: Receive, head: Head, *, limit: int, memory: BodyMemory) -> bytes:
+    """The whole body; raises `TooLarge` over `limit` bytes and `GatewayBusy` if bodies fill `memory`.
 
-    Has no deadline of its own: `GuardedProtocol` disconnects a slow client, and this then raises `ClientGone`.
+    What it takes of `memory` is given back once its job is stored, or at the end of the request. Has no deadline of its own:
+    `GuardedProtocol` disconnects a slow client, and this then raises `ClientGone`.
     """
     declared = declared_length(head)
     if declared is not None and declared > limit:
@@ -88,8 +127,8 @@ async def read_body(receive: Receive, head: Head, *, limit: int, memory: BodyMem
     if message["type"] != "http.request":
         raise ClientGone
     body: bytes = message["body"]
-    if message.get("more_body"):
-        body = await _read_rest(receive, body, limit=limit, memory=memory, owner=owner)
+    if message.get("more_body") or len(body) > SMALL_BODY_BYTES:
+        body = await _read_rest(scope, receive, message, limit=limit, memory=memory)
     if len(body) > limit:
         raise too_large(len(body), limit)
     return body
@@ -101,29 +140,26 @@ async def json_body(request: Request, limits: GatewaySettings, memory: BodyMemor
     refuse_encoded(head)
     require_json(head)
     receive: Receive = request.receive  # type: ignore[assignment]
-    owner = request.scope["caller"].owner
-    body = await read_body(receive, head, limit=limits.max_json_bytes, memory=memory, owner=owner)
+    body = await read_body(request.scope, receive, head, limit=limits.max_json_bytes, memory=memory)
     value = bodies.parse_json(body)
     return await asyncio.to_thread(orjson.loads, body) if value is bodies.UNBUILT else value
 
 
-async def _read_rest(receive: Receive, first: bytes, *, limit: int, memory: BodyMemory, owner: str) -> bytes:
+async def _read_rest(
+    scope: MutableMapping[str, Any], receive: Receive, message: dict[str, Any], *, limit: int, memory: BodyMemory
+) -> bytes:
     parts: list[bytes] = []
-    message: dict[str, Any] = {"type": "http.request", "body": first, "more_body": True}
     taken = 0
-    try:
-        while taken <= limit:
-            memory.take(len(message["body"]), owner)
-            taken += len(message["body"])
-            parts.append(message["body"])
-            if not message.get("more_body"):
-                break
-            message = await receive()
-            if message["type"] != "http.request":
-                raise ClientGone
-        return b"".join(parts)
-    finally:
-        memory.give_back(taken, owner)
+    while taken <= limit:
+        memory.take(len(message["body"]), scope)
+        taken += len(message["body"])
+        parts.append(message["body"])
+        if not message.get("more_body"):
+            break
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ClientGone
+    return b"".join(parts)
 
 
 class HeadOnly:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from penstock.errors import BadRequest, CapacityError, PenstockError, RateLimite
 from penstock.gateway.asgi.connection import ClientConnection
 from penstock.gateway.asgi.negotiation import Head, read_head, trace_header
 from penstock.gateway.asgi.problems import TooSlow
-from penstock.gateway.asgi.wire import ClientGone
+from penstock.gateway.asgi.wire import SMALL_BODY_BYTES, BodyMemory, ClientGone
 from penstock.gateway.auth.keys import NOBODY, Caller, KeyAuth, Shares
 from penstock.gateway.auth.rules import RouteRules, require_role
 from penstock.gateway.rpc.refusals import CODES, refusal_of
@@ -72,63 +71,27 @@ class Rpc:
 Serve = Callable[[Rpc], Awaitable[T]]
 
 
-class MessagePermits:
-    """The number of messages read at a time, because gRPC keeps each whole in memory. The rest wait in order.
-
-    An owner may hold half of the permits, or all if it is the only owner.
+class RpcGuard:
+    """Serves the calls of one gateway process. `messages`: how many are read at a time, since gRPC keeps each whole in memory;
+    `bodies`: the memory for those that were read. `body_s`: how long a message may be on its way.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._taken = 0
-        self._held: Counter[str] = Counter()
-        self._waiting: deque[tuple[Caller, asyncio.Future[None]]] = deque()
-
-    async def take(self, caller: Caller) -> None:
-        if self._is_free(caller):
-            self._add(caller, 1)
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append((caller, turn))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.cancelled():
-                self._waiting.remove((caller, turn))
-            else:
-                # The permit was granted at the moment of the cancellation.
-                self.give_back(caller)
-            raise
-
-    def give_back(self, caller: Caller) -> None:
-        self._add(caller, -1)
-        for one in [one for one in self._waiting if self._is_free(one[0])][:1]:
-            self._waiting.remove(one)
-            self._add(one[0], 1)
-            one[1].set_result(None)
-
-    def _is_free(self, caller: Caller) -> bool:
-        share = self._most if caller.is_alone else max(1, self._most // 2)
-        return self._taken < self._most and self._held[caller.owner] < share
-
-    def _add(self, caller: Caller, permits: int) -> None:
-        self._taken += permits
-        self._held[caller.owner] += permits
-        if not self._held[caller.owner]:
-            del self._held[caller.owner]
-
-
-class RpcGuard:
-    """Serves the calls of one gateway process. `body_s`: how long a message may be on its way."""
-
     def __init__(
-        self, auth: KeyAuth, rules: RouteRules, metrics: GatewayMetrics, *, messages: MessagePermits, body_s: float
+        self,
+        auth: KeyAuth,
+        rules: RouteRules,
+        metrics: GatewayMetrics,
+        *,
+        messages: BodyMemory,
+        bodies: BodyMemory,
+        body_s: float,
     ) -> None:
         self._auth = auth
         self._rules = rules
         self._metrics = metrics
         self._counts = GrpcMetrics(metrics.registry)
         self._messages = messages
+        self._bodies = bodies
         self._body_s = body_s
         self._tasks: set[asyncio.Task[Any]] = set()
         self._callers: dict[asyncio.Task[Any], str] = {}
@@ -141,7 +104,7 @@ class RpcGuard:
 
         async def serve(_: Any, context: Any) -> bytes:
             async def whole(rpc: Rpc) -> bytes:
-                return await self.until_gone(answer(rpc, await self.message(rpc)), rpc.connection)
+                return await self.until_gone(answer(rpc, await self.message(rpc)), rpc)
 
             return await self._served(method, context, whole)
 
@@ -209,7 +172,7 @@ class RpcGuard:
         if method.path:
             caller = self.admit(head, address)
             require_role(caller, self._rules.roles_of(method.verb, method.path))
-        return Rpc(method, caller, headers, head, context, address)
+        return Rpc(method, caller, headers, head, context, address, {"caller": caller})
 
     def admit(self, head: Head, address: str) -> Caller:
         """The caller of one request; raises as `KeyAuth.admit`. Each request of a stream counts."""
@@ -236,28 +199,40 @@ class RpcGuard:
 
     async def message(self, rpc: Rpc) -> bytes:
         """The one message of the call."""
-        await self._messages.take(rpc.caller)
+        reading = {"caller": rpc.caller}
+        await self._messages.take_in_turn(1, reading)
         try:
             async with asyncio.timeout(self._body_s):
                 message = await rpc.context.read()
+            if message is not aio.EOF:
+                await self.take_share(rpc, message, within_s=self._body_s)
         except TimeoutError:
             raise TooSlow(f"the message did not arrive within {self._body_s:g} s") from None
         finally:
-            self._messages.give_back(rpc.caller)
+            self._messages.give_back(reading)
         if message is aio.EOF:
             raise BadRequest("the call has no message")
         data: bytes = message
         return data
 
-    async def until_gone(self, work: Coroutine[Any, Any, T], connection: ClientConnection) -> T:
+    async def take_share(self, rpc: Rpc, message: bytes, *, within_s: float | None = None) -> None:
+        """Wait for the memory that the message takes until its job is stored; `give_back` at the end gives back the rest."""
+        if len(message) > SMALL_BODY_BYTES:
+            await self._bodies.take_in_turn(len(message), rpc.scope, within_s=within_s)
+
+    def give_back(self, rpc: Rpc) -> None:
+        self._bodies.give_back(rpc.scope)
+
+    async def until_gone(self, work: Coroutine[Any, Any, T], rpc: Rpc) -> T:
         """The result of the work. If the caller leaves or its deadline passes, the work continues until it notices and cancels
         its job, as for a lost HTTP connection.
         """
         task = self.background(work)
+        task.add_done_callback(lambda _: self.give_back(rpc))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            connection.mark_lost()
+            rpc.connection.mark_lost()
             task.add_done_callback(_note_bug)
             raise
 

@@ -18,9 +18,8 @@ from grpc import aio
 
 from penstock.errors import ConfigError
 from penstock.gateway.asgi.negotiation import MAX_HEADER_BYTES
-from penstock.gateway.asgi.wire import MAX_BODIES_BYTES
 from penstock.gateway.auth.keys import Shares
-from penstock.gateway.rpc.guard import MessagePermits, RpcGuard
+from penstock.gateway.rpc.guard import RpcGuard
 from penstock.settings.gateway import GatewaySettings
 
 log = structlog.get_logger(__name__)
@@ -56,10 +55,6 @@ class RpcShared:
     table: GatewaySettings
     streams: Shares
     shared: bool
-
-
-def message_permits(table: GatewaySettings) -> MessagePermits:
-    return MessagePermits(max(2, MAX_BODIES_BYTES // table.max_raw_bytes))
 
 
 def stream_permits(table: GatewaySettings) -> Shares:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import grpc
 from grpc import aio
@@ -114,18 +115,24 @@ class RequestStream:
                 message = await self._rpc.context.read()
                 if message is aio.EOF:
                     break
+                rpc = replace(self._rpc, scope={"caller": self._rpc.caller})
+                # No further message is read before this one has its share of the memory.
+                await self._guard.take_share(rpc, message)
                 line = AnswerLine()
                 self._under_way[line] = ClientConnection()
                 self._order.put_nowait(line)
-                self._guard.background(self._answer(message, line))
+                self._guard.background(self._answer(rpc, self._answers(rpc, message, self._under_way[line]), line))
+                # The next message may be long in coming.
+                del message
         finally:
             self._order.put_nowait(None)
 
-    async def _answer(self, message: bytes, line: AnswerLine) -> None:
+    async def _answer(self, rpc: Rpc, answers: AsyncIterator[bytes], line: AnswerLine) -> None:
         try:
-            async for answer in self._answers(self._rpc, message, self._under_way[line]):
+            async for answer in answers:
                 await line.put(answer)
         finally:
+            self._guard.give_back(rpc)
             del self._under_way[line]
             self._places.release()
             await line.put(None)

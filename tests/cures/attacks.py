@@ -6,6 +6,7 @@ from tests.cures.archives import ARCHIVES
 from tests.cures.cure import Cure
 
 _SECURITY = "tests/security"
+_LOOK_UPS = "tests/extensions/webhooks/integration/test_look_ups.py"
 
 ATTACKS = (
     *ARCHIVES,
@@ -250,7 +251,7 @@ ATTACKS = (
     Cure(
         "A6",
         "core/outbound/pinned.py",
-        "all(map(is_public, addresses))",
+        "all(map(is_public, found))",
         "True",
         (
             "tests/unit/workers/child/test_input_urls.py::test_a_host_that_is_not_listed_has_public_addresses_or_is_not_asked",
@@ -324,10 +325,24 @@ ATTACKS = (
     ),
     Cure(
         "A53",
-        "gateway/rpc/guard.py",
-        "share = self._most if caller.is_alone else max(1, self._most // 2)",
-        "share = self._most",
-        ("tests/unit/gateway/rpc/test_guard.py::test_an_owner_has_half_of_the_places_and_the_rest_wait_in_turn",),
+        "gateway/asgi/wire.py",
+        "share = self._limit // 2 if owner else self._limit",
+        "share = self._limit",
+        ("tests/unit/gateway/test_shares.py::test_messages_of_a_greedy_owner_wait_in_turn_beside_those_of_a_modest_one",),
+    ),
+    Cure(
+        "A40",
+        "gateway/jobs/submitting/submitter.py",
+        "        request.input = _STORED\n",
+        "",
+        (f"{_SECURITY}/test_body_memory.py::test_a_body_leaves_memory_once_its_job_is_stored",),
+    ),
+    Cure(
+        "A40",
+        "extensions/webhooks/gateway/deliverer.py",
+        "if look_ups and not look_ups[0].done():",
+        "if False:",
+        (f"{_LOOK_UPS}::test_look_ups_that_outlive_their_attempts_hold_up_no_other_owner",),
     ),
     Cure(
         "A53",

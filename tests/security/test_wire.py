@@ -18,6 +18,7 @@ import pytest
 
 from penstock.errors import CapacityError
 from penstock.gateway.asgi.wire import BodyMemory
+from penstock.gateway.auth.keys import EVERYBODY
 from tests.acceptance.gateway_process import GatewayClient, Hand
 from tests.security.keyed import ALICE, OPERATIONS, SUBMITS, filled, keyed_gateway, send
 
@@ -235,12 +236,12 @@ def test_a_body_of_100_mib_is_refused_without_being_kept(gateway: GatewayClient,
 
 
 def test_all_uploads_together_have_a_limit_too() -> None:
-    room = BodyMemory(100)
-    room.take(60)
+    room, one, other = BodyMemory(100), {"caller": EVERYBODY}, {"caller": EVERYBODY}
+    room.take(60, one)
     with pytest.raises(CapacityError):
-        room.take(50)
-    room.give_back(60)
-    room.take(100)
+        room.take(50, other)
+    room.give_back(one)
+    room.take(100, other)
 
 
 @pytest.mark.parametrize("path", SUBMITS)

@@ -21,7 +21,7 @@ from penstock.errors import HandlerLoadError, InputUrlFailed, InvalidInput
 from penstock.handlers.contract import Failure, failure_of
 from penstock.inputs.file import OCTETS, File, fetching
 from penstock.outbound import pinned
-from penstock.outbound.pinned import Resolve, address_of, pinned_request, resolve
+from penstock.outbound.pinned import Resolve, callable_addresses, resolve, send_pinned
 from penstock.outbound.urls import CheckedUrl, is_listed, parse_url
 from penstock.workers.ipc.frames import Item
 
@@ -88,9 +88,9 @@ class UrlFetcher:
     def late(self) -> str:
         return f"the files at the URLs of the input did not arrive within {self.within_s:g} s"
 
-    async def address(self, url: CheckedUrl) -> str:
+    async def addresses(self, url: CheckedUrl) -> list[str]:
         listed = is_listed(url, self.rules, refusal=_REFUSAL)
-        return await address_of(url, listed=listed, resolve=self.resolve)
+        return callable_addresses(url, await asyncio.to_thread(self.resolve, url.host, url.port), listed=listed)
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class InputFiles:
 
     async def _follow(self, url: CheckedUrl) -> File:
         # A client for each file, so that no cookie of one server reaches another one.
-        async with httpx2.AsyncClient(verify=trust(self.fetcher.ca), trust_env=False, timeout=self.fetcher.within_s) as client:
+        async with httpx2.AsyncClient(verify=trust(self.fetcher.ca), trust_env=False) as client:
             for _ in range(MOST_REDIRECTS + 1):
                 answer = await self._ask(client, url)
                 if isinstance(answer, File):
@@ -129,10 +129,9 @@ class InputFiles:
 
     async def _ask(self, client: httpx2.AsyncClient, url: CheckedUrl) -> File | CheckedUrl:
         """The file, or where it is to be asked for instead."""
-        address = await self.fetcher.address(url)
-        request = pinned_request(client, "GET", url, address)
+        addresses = await self.fetcher.addresses(url)
         try:
-            answer = await client.send(request, stream=True)
+            answer = await send_pinned(client, "GET", url, addresses, within_s=self.fetcher.within_s)
             if answer.has_redirect_location:
                 return _redirected(url, answer.headers["location"])
             _check(url, answer)

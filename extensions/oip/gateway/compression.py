@@ -6,7 +6,7 @@ import asyncio
 import zlib
 
 from penstock.errors import BadRequest, TooLarge, UnsupportedMedia
-from penstock.gateway.asgi.wire import BodyMemory
+from penstock.gateway.asgi.wire import BodyMemory, Scope
 
 # For zlib: a gzip frame, and the zlib frame that HTTP calls deflate.
 _WINDOW = {"gzip": 31, "deflate": 15}
@@ -16,7 +16,7 @@ _LEAST_BYTES = 512
 _LEVEL = 1
 
 
-async def inflated(body: bytes, encoding: str, *, limit: int, memory: BodyMemory, owner: str) -> bytes:
+async def inflated(body: bytes, encoding: str, *, limit: int, memory: BodyMemory, scope: Scope) -> bytes:
     """The body without its Content-Encoding, inflated piece by piece and never beyond `limit` bytes.
 
     Raises `UnsupportedMedia` for another encoding, `TooLarge`, `BadRequest` for a damaged body, `GatewayBusy` for full memory.
@@ -26,24 +26,20 @@ async def inflated(body: bytes, encoding: str, *, limit: int, memory: BodyMemory
         return body
     if name not in _WINDOW:
         raise UnsupportedMedia(f"the Content-Encoding {name[:40]!r} is not read; send gzip, deflate or none")
-    inflater, pieces, taken = zlib.decompressobj(_WINDOW[name]), [], 0
+    inflater, pieces = zlib.decompressobj(_WINDOW[name]), []
     rest = body
-    try:
-        while not inflater.eof:
-            memory.take(_PIECE_BYTES, owner)
-            taken += _PIECE_BYTES
-            piece = await asyncio.to_thread(_piece, inflater, rest)
-            rest = inflater.unconsumed_tail
-            if not piece and not inflater.eof:
-                raise BadRequest(f"the {name} body ends before its end")
-            pieces.append(piece)
-            if sum(map(len, pieces)) > limit:
-                raise TooLarge(f"the body has more than {limit} bytes once it is inflated", hint="Raise gateway.max_raw_bytes.")
-        if inflater.unused_data:
-            raise BadRequest(f"bytes follow the end of the {name} body")
-        return b"".join(pieces)
-    finally:
-        memory.give_back(taken, owner)
+    while not inflater.eof:
+        memory.take(_PIECE_BYTES, scope)
+        piece = await asyncio.to_thread(_piece, inflater, rest)
+        rest = inflater.unconsumed_tail
+        if not piece and not inflater.eof:
+            raise BadRequest(f"the {name} body ends before its end")
+        pieces.append(piece)
+        if sum(map(len, pieces)) > limit:
+            raise TooLarge(f"the body has more than {limit} bytes once it is inflated", hint="Raise gateway.max_raw_bytes.")
+    if inflater.unused_data:
+        raise BadRequest(f"bytes follow the end of the {name} body")
+    return b"".join(pieces)
 
 
 def _piece(inflater: zlib._Decompress, data: bytes) -> bytes:

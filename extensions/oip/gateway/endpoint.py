@@ -107,7 +107,10 @@ class InferEndpoint:
         body = await self._body(scope, receive, head)
         asking = InferCaller(scope["caller"], connection_of(scope), scope["headers"], head, scope)
         read = partial(self._read, model, body, length)
-        asked, result = await self._inference.answer(model, version, read, asking, size=len(body))
+        answering = self._inference.answer(model, version, read, asking, size=len(body))
+        # What waits for the answer holds nothing of the body (D145).
+        del body, read
+        asked, result = await answering
         content, json_length = answer_body(asked, result)
         accepted = b", ".join(_values(scope, _ACCEPT_ENCODING)).decode("latin-1")
         content, encoding = await deflated(content, accepted) if accepted else (content, "")
@@ -124,11 +127,11 @@ class InferEndpoint:
         return 200
 
     async def _body(self, scope: Scope, receive: Receive, head: Head) -> bytes:
-        limit, owner = self._limits.max_raw_bytes, scope["caller"].owner
+        limit, memory = self._limits.max_raw_bytes, self._uploads
         refuse_foreign_type(head)
-        body = await read_body(receive, head, limit=limit, memory=self._uploads, owner=owner)
+        body = await read_body(scope, receive, head, limit=limit, memory=memory)
         encoding = head.get(b"content-encoding", b"").decode("latin-1")
-        return await inflated(body, encoding, limit=limit, memory=self._uploads, owner=owner) if encoding else body
+        return await inflated(body, encoding, limit=limit, memory=memory, scope=scope) if encoding else body
 
     def _read(self, model: str, body: bytes, length: int | None, version: VersionEntry) -> InferRequest:
         if length != 0:

@@ -85,6 +85,7 @@ class Inference:
         Raises as a prediction does: `NoAnswerYet`, `EndedWithoutOutput`, and `ClientGone` once the job is cancelled.
         """
         request, submit, had_axis = await self._prepare(model, version, read, asking, size)
+        del read  # it holds the body, which the job has now
         deadline_s = asking.bounded(answer_deadline(submit, self._sync_timeout_s))
         if not submit.version.capacity.ready_slots:
             await self._predict.require_worker(submit)
@@ -100,6 +101,7 @@ class Inference:
         Raises as `answer` does, and `EndedWithoutOutput` if the model was run again after some of them.
         """
         request, submit, _ = await self._prepare(model, version, read, asking, size)
+        del read
         deadline_s = asking.bounded(answer_deadline(submit, submit.model.info.limits.deadline_s))
         if not submit.version.capacity.ready_slots:
             await self._predict.require_worker(submit)
@@ -122,6 +124,7 @@ class Inference:
             headers=asking.headers,
             head=asking.head,
             scope=asking.scope,
+            keeps_body=False,
         )
         submit = await self._submitter.prepare(draft)
         return replace(reading.request, tensors=()), submit, reading.had_axis

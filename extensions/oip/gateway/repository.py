@@ -15,7 +15,7 @@ from penstock.extensions.oip.gateway.infer_request import refuse_foreign_type
 from penstock.extensions.oip.gateway.metadata import repository_index
 from penstock.gateway.asgi.bodies import parse_json
 from penstock.gateway.asgi.negotiation import JSON, read_head, refuse_encoded
-from penstock.gateway.asgi.wire import json_response, read_body
+from penstock.gateway.asgi.wire import Receive, json_response, read_body
 from penstock.gateway.auth.roles import CallerParam
 from penstock.gateway.models.slots import SlotsState
 from penstock.gateway.models.waits import await_slots
@@ -55,7 +55,7 @@ class Repository:
         return router
 
     async def index(self, request: Request, caller: CallerParam) -> Response:
-        wanted = await self._read(request, caller.owner, _INDEX_REQUEST)
+        wanted = await self._read(request, _INDEX_REQUEST)
         return json_response(await self.rows(ready_only=wanted.ready))
 
     async def rows(self, *, ready_only: bool) -> list[dict[str, str]]:
@@ -64,12 +64,12 @@ class Repository:
         return repository_index(self._registry.models, self._registry.workers, ready_only=ready_only)
 
     async def load(self, model: str, request: Request, caller: CallerParam) -> Response:
-        wanted = await self._read(request, caller.owner, _CHANGE_REQUEST)
+        wanted = await self._read(request, _CHANGE_REQUEST)
         await self.load_model(model, wanted.parameters)
         return Response(b"", media_type=JSON)
 
     async def unload(self, model: str, request: Request, caller: CallerParam) -> Response:
-        wanted = await self._read(request, caller.owner, _CHANGE_REQUEST)
+        wanted = await self._read(request, _CHANGE_REQUEST)
         await self.unload_model(model, wanted.parameters)
         return Response(b"", media_type=JSON)
 
@@ -120,11 +120,12 @@ class Repository:
             raise Conflict(f"model {model!r} version {served.name!r} {slots.why}")
         raise NoWorker(f"model {model!r} is not ready: {slots.why}", retry_after_s=5.0)
 
-    async def _read(self, request: Request, owner: str, decoder: msgspec.json.Decoder[Any]) -> Any:
+    async def _read(self, request: Request, decoder: msgspec.json.Decoder[Any]) -> Any:
         head = read_head(request.headers.raw)
         refuse_encoded(head)
         refuse_foreign_type(head)
-        body = await read_body(request.receive, head, limit=_MAX_BODY_BYTES, memory=self._uploads, owner=owner)  # type: ignore[arg-type]
+        receive: Receive = request.receive  # type: ignore[assignment]
+        body = await read_body(request.scope, receive, head, limit=_MAX_BODY_BYTES, memory=self._uploads)
         if not body.strip():
             body = b"{}"
         parse_json(body, max_depth=_MAX_DEPTH)

@@ -107,37 +107,44 @@ class InferenceService:
 
     async def model_infer(self, rpc: Rpc, message: bytes) -> bytes:
         request, raw = split_request(message, max_bytes=self._limits.max_json_bytes)
-        asking = asking_of(rpc, rpc.connection)
-        read = partial(_read, request, raw)
-        return answer_message(
-            *await self._inference.answer(request.model_name, request.model_version, read, asking, size=len(message))
+        read, size = partial(_read, request, raw), len(message)
+        answering = self._inference.answer(
+            request.model_name, request.model_version, read, asking_of(rpc, rpc.connection), size=size
         )
+        # What waits for the answer holds nothing of the message (D145).
+        del message, request, raw, read
+        return answer_message(*await answering)
 
     async def stream_answers(self, rpc: Rpc, message: bytes, connection: ClientConnection) -> AsyncIterator[bytes]:
         """The answers to one request of a stream: one per chunk if the model streams, else one. A refusal is an answer too."""
-        request = None
+        request_id = ""
         try:
             caller = self._guard.admit(rpc.head, rpc.address)
             with self._guard.permit_in(self._predictions, caller):
                 request, raw = split_request(message, max_bytes=self._limits.max_json_bytes)
-                asking = asking_of(rpc, connection)
-                async for answer in self._answers(request, raw, asking, len(message)):
+                request_id = request.id
+                answers = self._answers(request, raw, asking_of(rpc, connection), len(message))
+                del message, request, raw
+                async for answer in answers:
                     yield answer
         except ClientGone:
             return
         except Exception as error:  # noqa: BLE001 - one request of a stream fails alone
             refusal = refusal_of(error, method=rpc.method.name, given_id=rpc.head.get(b"x-request-id"))
-            yield stream_error(refusal.text, request.id if request is not None else "")
+            yield stream_error(refusal.text, request_id)
 
     async def _answers(self, request: Any, raw: Sequence[memoryview], asking: InferCaller, size: int) -> AsyncIterator[bytes]:
         model, version = request.model_name, request.model_version
         read, wants = partial(_read, request, raw), wants_final(request)
         _, chosen = await self._inference.find(model, version)
         if chosen.info is None or not chosen.info.streams:
-            answer = await self._inference.answer(model, version, read, asking, size=size)
-            yield stream_message(*answer, is_final=True if wants else None)
+            answering = self._inference.answer(model, version, read, asking, size=size)
+            del request, raw, read
+            yield stream_message(*await answering, is_final=True if wants else None)
             return
-        async for asked, chunk in self._inference.chunks(model, version, read, asking, size=size):
+        chunks = self._inference.chunks(model, version, read, asking, size=size)
+        del request, raw, read
+        async for asked, chunk in chunks:
             if chunk.tensors or wants:
                 yield stream_message(asked, chunk, is_final=not chunk.tensors if wants else None)
 

@@ -140,7 +140,7 @@ class CogMount:
     async def _create(self, model: str, named: str, request: Request, caller: Caller, prefer: str, accept: str) -> Response:
         asked = AskedOfCog(model, named, request, caller, SSE in accept)
         submit, known = await self._predictions.checked(asked)
-        base, given = base_url(request, self._root), asked.read.input
+        base, given = base_url(request, self._root), asked.shown
         if asked.is_stream:
             connection = connection_of(request.scope)
             return StreamedResponse(lambda send: self._predictions.stream(submit, known, send, connection, base))

@@ -19,6 +19,7 @@ from penstock.errors import Gone, InvalidInput, MalformedId, NotFound
 from penstock.extensions.replicate.cog.events import CogEvents
 from penstock.extensions.replicate.cog.request import CogRequest, cog_request, is_prediction_id, key_of, tag_of
 from penstock.extensions.replicate.gateway.outputs import shown_output
+from penstock.extensions.replicate.gateway.predictions import shown_input
 from penstock.extensions.replicate.gateway.request import in_words, wanted_letters
 from penstock.extensions.replicate.gateway.views import cog_view
 from penstock.extensions.webhooks.gateway.words import asked_webhook
@@ -46,7 +47,9 @@ Held = Callable[[Caller], AbstractContextManager[None]]
 
 @dataclass
 class AskedOfCog:
-    """A request for a prediction. `named`: the id in its path. `wanted` is its body, which is read once the model is known."""
+    """A request for a prediction. `named`: the id in its path. `wanted` is its body, which is read once the model is known; its
+    input goes to the job, and `shown` keeps what the answer shows of it.
+    """
 
     model: str
     named: str
@@ -54,6 +57,7 @@ class AskedOfCog:
     caller: Caller
     is_stream: bool
     wanted: CogRequest | None = None
+    shown: orjson.Fragment | None = None
 
     @property
     def read(self) -> CogRequest:
@@ -71,6 +75,7 @@ class CogPredictions:
         self._store = services.store
         self._results = services.results
         self._uploads = services.uploads
+        self._most_shown = services.settings.store.inline_input_bytes
         self._waiting = services.awaiting
         self._streaming = partial(services.streaming, instead_of=services.requests)
 
@@ -87,6 +92,7 @@ class CogPredictions:
             headers=request.headers.raw,
             head=read_head(request.headers.raw),
             scope=request.scope,
+            keeps_body=False,
         )
         settled = await self._submitter.settle(draft)
         draft, known = structs.replace(draft, settled=settled), None
@@ -107,8 +113,12 @@ class CogPredictions:
         return SubmitOptions(tags=(tag_of(wanted.id),) if wanted.id else (), said=asked_webhook(url, letters))
 
     async def _input(self, asked: AskedOfCog, version: VersionEntry) -> Payload:
+        given, asked.read.input = asked.read.input, {}
+        asked.shown = shown_input(given, self._most_shown)
+        data = orjson.dumps(given)
+        del given
         try:
-            return await self._submitter.inputs.json(orjson.dumps(asked.read.input), version)
+            return await self._submitter.inputs.json(data, version)
         except InvalidInput as error:
             raise in_words(error) from None
 

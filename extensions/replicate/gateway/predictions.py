@@ -62,12 +62,15 @@ Prefer = Annotated[str, Header(description="wait, wait=N")]
 
 @dataclass
 class AskedPrediction:
-    """A request for a prediction. `wanted` is its body, which is read once the model of the path is known."""
+    """A request for a prediction. `wanted` is its body, which is read once the model of the path is known; its input goes to
+    the job, and `shown` keeps what the answer shows of it.
+    """
 
     request: Request
     caller: Caller
     cancel_after: str | None
     wanted: PredictionRequest | None = None
+    shown: orjson.Fragment | None = None
 
     @property
     def read(self) -> PredictionRequest:
@@ -86,7 +89,8 @@ class Predictions:
         self._registry = services.registry
         self._results = services.results
         self._uploads = services.uploads
-        self._inputs = UploadedInputs(services.files, table.max_raw_bytes, services.uploads)
+        self._inputs = UploadedInputs(services.files, table.max_raw_bytes, services.uploads, within_s=table.body_timeout_s)
+        self._most_shown = services.settings.store.inline_input_bytes
         self._stream = PredictionStream(store, services.follower, lifetime=services.lifetime, waiting=services.waiting)
         self._preferred = services.preferred
         self._waiting = services.waiting
@@ -188,12 +192,13 @@ class Predictions:
             scope=request.scope,
             # The protocol has no repeats.
             key="",
+            keeps_body=False,
         )
         submit, base = await self._submitter.prepare(draft), base_url(request, self._root)
         waits = self._preferred.allowed_s(submit, wait_s(prefer))
         submitted, _ = await self._preferred.submit(submit, waits)
         job = await visible_job(self._store, submitted.id, caller)
-        view = await self._view(job, base) | {"input": asked.read.input}
+        view = await self._view(job, base) | {"input": asked.shown}
         if not job.state.final:
             # Clients take every other word for the end.
             view["status"] = "starting"
@@ -212,9 +217,13 @@ class Predictions:
         return SubmitOptions(deadline_s=deadline_s, said=asked_webhook(url, letters))
 
     async def _checked(self, asked: AskedPrediction, version: VersionEntry) -> Payload:
-        given = await self._inputs.resolved(asked.read.input, base_url(asked.request, self._root), asked.caller)
+        given, asked.read.input = asked.read.input, {}
+        asked.shown = shown_input(given, self._most_shown)
+        given = await self._inputs.resolved(given, base_url(asked.request, self._root), asked.request.scope)
+        data = orjson.dumps(given)
+        del given
         try:
-            return await self._submitter.inputs.json(orjson.dumps(given), version)
+            return await self._submitter.inputs.json(data, version)
         except InvalidInput as error:
             raise in_words(error) from None
 
@@ -258,6 +267,12 @@ class Predictions:
 
     def _streams(self, job: Job) -> bool:
         return self._registry.is_streaming(job)
+
+
+def shown_input(given: dict[str, Any], most_bytes: int) -> orjson.Fragment | None:
+    """What an answer shows of an input while the job runs, which may take long; None for a large one."""
+    data = orjson.dumps(given)
+    return orjson.Fragment(data) if len(data) <= most_bytes else None
 
 
 def base_url(request: Request, root: str) -> str:

@@ -63,7 +63,8 @@ class Shadows:
         if self._is_too_much(request):
             self._count(request, DROPPED)
             return
-        task = asyncio.create_task(self._copy(request, job))
+        # The request loses its input once it is stored, so the copy is made of it now.
+        task = asyncio.create_task(self._copy(request, copied(request), job))
         self._copies.add(task)
         task.add_done_callback(self._copies.discard)
 
@@ -73,8 +74,8 @@ class Shadows:
         is_other = bool(request.options.delay_s) or request.call is not Call.PREDICT
         return is_other or len(self._copies) >= MOST_COPIES or len(request.input.data) > MOST_BYTES or waiting > most
 
-    async def _copy(self, request: SubmitRequest, job: JobId) -> None:
-        copy, wanted = request.model.backlog.new_job_id(request.model.info, owner="", key=""), copied(request)
+    async def _copy(self, request: SubmitRequest, wanted: SubmitRequest, job: JobId) -> None:
+        copy = request.model.backlog.new_job_id(request.model.info, owner="", key="")
         try:
             await self._submitter.inputs.stored(wanted.input, wanted.version)
             with self._store.waiter(job, copy) as waiter:
@@ -170,6 +171,7 @@ def copied(request: SubmitRequest) -> SubmitRequest:
         sending=None,
         replay_of=None,
         words={},
+        scope=None,
     )
 
 

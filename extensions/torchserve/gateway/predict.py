@@ -92,6 +92,7 @@ class TorchServePredictions:
             headers=scope["headers"],
             head=head,
             scope=scope,
+            keeps_body=False,
         )
         settled = await self._submitter.settle(draft)
         return target, await self._submitter.prepare(of_version(draft, settled, target, head[b"x-request-id"]))
@@ -124,7 +125,7 @@ class TorchServePredictions:
         self, scope: Scope, receive: Receive, head: Head, fields: Sequence[FormPart], version: VersionEntry
     ) -> Payload:
         if not fields:
-            return await self._submitter.inputs.body(receive, head, scope["caller"].owner, version)
+            return await self._submitter.inputs.body(scope, receive, head, version)
         refuse_encoded(head)
         body = await self._body(receive, head, scope)
         payload = await asyncio.to_thread(_form_input, fields, body, _media(head), version, self._limits)
@@ -133,8 +134,7 @@ class TorchServePredictions:
         return payload
 
     async def _body(self, receive: Receive, head: Head, scope: Scope) -> bytes:
-        limit, owner = self._limits.max_raw_bytes, scope["caller"].owner
-        return await read_body(receive, head, limit=limit, memory=self._uploads, owner=owner)
+        return await read_body(scope, receive, head, limit=self._limits.max_raw_bytes, memory=self._uploads)
 
 
 def is_chunked(request: SubmitRequest) -> bool:

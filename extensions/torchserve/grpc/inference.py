@@ -25,6 +25,7 @@ from penstock.extensions.torchserve.grpc.messages import (
     fields_of,
     prediction_message,
     refusal_message,
+    without_input,
     worded,
 )
 from penstock.extensions.torchserve.served import Ping
@@ -77,9 +78,11 @@ class InferenceApis:
 
     async def _predict(self, rpc: Rpc, message: bytes) -> bytes:
         sent = parsed(PREDICTIONS_REQUEST, message)
+        del message
         started = time.perf_counter()
         try:
             request = await self._request(rpc, sent)
+            sent = without_input(sent)
             deadline_s = await self._deadline(rpc, request)
             end = await self._services.predict.end_of(request, rpc.connection, deadline_s)
             answer = prediction_message(await self._read(end), sent)
@@ -90,13 +93,15 @@ class InferenceApis:
 
     async def _stream(self, rpc: Rpc) -> None:
         """One request; its answers are the chunks that the model writes, or its one output."""
-        message = await self._guard.message(rpc)
-        await self._guard.until_gone(self._send_all(rpc, message), rpc.connection)
+        await self._guard.until_gone(self._send_all(rpc, await self._guard.message(rpc)), rpc)
 
     async def _send_all(self, rpc: Rpc, message: bytes) -> None:
         sent = parsed(PREDICTIONS_REQUEST, message)
+        answers = self._answers(rpc, sent, rpc.connection)
+        del message
+        sent = without_input(sent)
         try:
-            async for data in self._answers(rpc, sent, rpc.connection):
+            async for data in answers:
                 # If the caller has left, the loop goes on until the job is cancelled.
                 if not rpc.connection.lost:
                     await rpc.context.write(prediction_message(data, sent))
@@ -110,7 +115,10 @@ class InferenceApis:
             caller = self._guard.admit(rpc.head, rpc.address)
             with self._guard.permit_in(self._predictions, caller):
                 sent = parsed(PREDICTIONS_REQUEST, message)
-                async for data in self._answers(rpc, sent, connection):
+                answers = self._answers(rpc, sent, connection)
+                del message
+                sent = without_input(sent)
+                async for data in answers:
                     yield prediction_message(data, sent)
         except ClientGone:
             return
@@ -123,6 +131,7 @@ class InferenceApis:
         started = time.perf_counter()
         # The metadata of a stream belong to all of its requests.
         request = await self._request(rpc, sent, key="")
+        sent = without_input(sent)
         deadline_s = await self._deadline(rpc, request)
         if request.version.info is None or not request.version.info.streams:
             end = await self._services.predict.end_of(request, connection, deadline_s)
@@ -161,6 +170,7 @@ class InferenceApis:
             head=rpc.head,
             scope=rpc.scope,
             key=key,
+            keeps_body=False,
         )
         settled = await services.submitter.settle(draft)
         services.predict.count_request(prediction.model_name, prediction.model_version)

@@ -57,6 +57,14 @@ def fields_of(sent: Any) -> list[FormPart]:
     return [FormPart(name, value, "", None if is_text(value) else "") for name, value in sent.input.items()]
 
 
+def without_input(sent: Any) -> Any:
+    """What is needed of a PredictionsRequest while its answer is awaited; `ClearField` would keep the memory of the input."""
+    kept = PREDICTIONS_REQUEST(model_name=sent.model_name, model_version=sent.model_version)
+    if sent.HasField("sequence_id"):
+        kept.sequence_id = sent.sequence_id
+    return kept
+
+
 def is_text(value: bytes) -> bool:
     try:
         value.decode()

@@ -106,7 +106,7 @@ class ManagementApp:
         try:
             head = read_head(scope["headers"])
             self._check(scope, head)
-            caller = self._caller(scope, head)
+            scope["caller"] = caller = self._caller(scope, head)
             target = management_target(scope["method"], scope["path"])
             route = target.route
             return route, await self._permitted(target, caller, scope, receive, head)
@@ -153,7 +153,7 @@ class ManagementApp:
         if target.action is Action.TOKEN:
             await self._renew(caller, parse_query(scope["query_string"]))
             return plain_reply(b"", sent_id=sent_id)
-        given = await self._given(target, caller, scope, receive, head)
+        given = await self._given(target, scope, receive, head)
         answer = await self._managed(target, given, caller, scope)
         return control_reply(answer.value, status=answer.status, sent_id=sent_id)
 
@@ -190,14 +190,15 @@ class ManagementApp:
         await self._service.readiness(model)  # raises for a model that is not there
         return ManagementReply(200, model_description(model))
 
-    async def _given(
-        self, target: ManagementTarget, caller: Caller, scope: Scope, receive: Receive, head: Head
-    ) -> Mapping[str, Any]:
+    async def _given(self, target: ManagementTarget, scope: Scope, receive: Receive, head: Head) -> Mapping[str, Any]:
         """The query's parameters; for a registration with a JSON body only the body's members, as in TorchServe."""
         if target.action is not Action.REGISTER or base_type(head.get(b"content-type", b"").decode("latin-1")) != JSON:
             return parse_query(scope["query_string"])
         refuse_encoded(head)
-        body = await wire.read_body(receive, head, limit=_MOST_BODY_BYTES, memory=self._uploads, owner=caller.owner)
+        try:
+            body = await wire.read_body(scope, receive, head, limit=_MOST_BODY_BYTES, memory=self._uploads)
+        finally:
+            self._uploads.give_back(scope)
         value = parse_json(body, max_depth=_MOST_DEPTH)
         if not isinstance(value, dict):
             raise bad_request("The body must be a JSON object.")

@@ -20,7 +20,7 @@ from penstock.broker.blobs.space import DiskReserve
 from penstock.errors import InvalidInput, PenstockError
 from penstock.extensions.torchserve.archives.kinds import ENDINGS, is_archive_file
 from penstock.extensions.torchserve.gateway.errors import TorchServeError, bad_request
-from penstock.outbound.pinned import Resolve, address_of, pinned_request, resolve, trust
+from penstock.outbound.pinned import Resolve, callable_addresses, resolve, send_pinned, trust
 from penstock.outbound.urls import MAX_URL_CHARS, CheckedUrl, parse_url
 
 _WORKFLOW = ".war"
@@ -117,11 +117,11 @@ class Downloader:
             raise _failed(url, type(error).__name__) from error
 
     async def _download(self, url: CheckedUrl, target: Path, *, listed: bool) -> None:
-        address = await address_of(url, listed=listed, resolve=self._resolve)
+        addresses = callable_addresses(url, await asyncio.to_thread(self._resolve, url.host, url.port), listed=listed)
         # A server that sends nothing for this long would hold one of the few places.
         stall_s = min(30.0, self._limits.within_s)
-        async with httpx2.AsyncClient(verify=trust(""), trust_env=False, timeout=stall_s) as client:
-            answer = await client.send(pinned_request(client, "GET", url, address), stream=True, follow_redirects=False)
+        async with httpx2.AsyncClient(verify=trust(""), trust_env=False) as client:
+            answer = await send_pinned(client, "GET", url, addresses, within_s=stall_s)
             try:
                 self._check(url, answer)
                 with target.open("wb") as file:

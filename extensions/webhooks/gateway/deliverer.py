@@ -27,7 +27,7 @@ from penstock.errors import StoreUnavailable
 from penstock.extensions.webhooks.contract import GIVE_UP_S, AttemptEnd, DueEvent, EventOutcome, EventSettled, TakeLimits
 from penstock.extensions.webhooks.gateway.attempts import NO_RECORD, ReceiverReply, Schedule
 from penstock.extensions.webhooks.gateway.bodies import EventBodies, EventBody
-from penstock.extensions.webhooks.gateway.posting import Poster
+from penstock.extensions.webhooks.gateway.posting import LookUp, Poster
 from penstock.extensions.webhooks.settings import WebhooksSettings
 from penstock.extensions.webhooks.store.outbox import AsyncOutbox
 from penstock.extensions.webhooks.webhook import event_id, owner_secret, signature
@@ -211,8 +211,14 @@ class Deliverer:
         self._owners[taken.event.owner] += 1
         task.add_done_callback(self._on_sent)
 
-    def _on_attempted(self, owner: str) -> None:
-        """Make room for the next event before this one is settled, so that a store that is away holds up no other."""
+    def _on_attempted(self, owner: str, look_ups: Sequence[LookUp] = ()) -> None:
+        """Make room for the next event before this one is settled, so that a store that is away holds up no other.
+
+        A look-up that outlives its attempt keeps a thread, and so the place (D145).
+        """
+        if look_ups and not look_ups[0].done():
+            look_ups[0].add_done_callback(lambda _: self._on_attempted(owner))
+            return
         self._owners[owner] -= 1
         if not self._owners[owner]:
             del self._owners[owner]
@@ -225,9 +231,9 @@ class Deliverer:
             log.error("delivery_failed", error=repr(error))
 
     async def _deliver(self, taken: TakenEvent) -> None:
-        began_at = time.monotonic()
+        began_at, look_ups = time.monotonic(), list[LookUp]()
         try:
-            reply = await self._attempt(taken)
+            reply = await self._attempt(taken, look_ups)
         except StoreUnavailable:
             return  # the record could not be read; the event is due again when its lease ends
         except Exception as error:
@@ -235,7 +241,7 @@ class Deliverer:
             log.error("attempt_failed", id=taken.event.id, error=repr(error), exc_info=True)
             reply = ReceiverReply(failure="internal")
         finally:
-            self._on_attempted(taken.event.owner)
+            self._on_attempted(taken.event.owner, look_ups)
         if reply is None:
             return
         took_s = time.monotonic() - began_at
@@ -246,7 +252,7 @@ class Deliverer:
         if settled is EventSettled.UNDELIVERED:
             log.warning("event_undelivered", kind=taken.event.event, id=taken.event.id, answer=end.answer)
 
-    async def _attempt(self, taken: TakenEvent) -> ReceiverReply | None:
+    async def _attempt(self, taken: TakenEvent, look_ups: list[LookUp]) -> ReceiverReply | None:
         """What came of it; None if this process stood still, and another one may be sending the event by now."""
         body = await (self._bodies.of_job(taken.event, taken.queue) if taken.queue else self._bodies.of_run(taken.event))
         if body is None:
@@ -254,7 +260,7 @@ class Deliverer:
             return ReceiverReply(failure=NO_RECORD)
         if time.monotonic() + self._webhooks.timeout_s > taken.until:
             return None
-        return await self._poster.post(taken.event.url, self._headers(taken, body), body.content)
+        return await self._poster.post(taken.event.url, self._headers(taken, body), body.content, look_ups.append)
 
     def _headers(self, taken: TakenEvent, body: EventBody) -> dict[str, str]:
         event, timestamp = taken.event, int(taken.sent_at)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import httpx2
 
 from penstock.errors import ConfigError, InvalidInput
 from penstock.extensions.webhooks.gateway.attempts import NOT_ALLOWED, ReceiverReply, retry_after_s
 from penstock.extensions.webhooks.settings import WebhooksSettings
-from penstock.outbound.pinned import Resolve, address_of, pinned_request, resolve, trust
+from penstock.outbound.pinned import Resolve, callable_addresses, resolve, send_pinned, trust
 from penstock.outbound.urls import is_listed, parse_url
 
 # The receiver's answer is neither kept nor shown. It is read only to see whether it is complete.
 _MOST_BYTES = 64 * 1024
 _NO_RULE = "no rule allows {url}"
+LookUp = asyncio.Future[list[str]]
 
 
 class Poster:
@@ -28,11 +29,16 @@ class Poster:
         self._trust = _trust(webhooks.ca)
         self._resolve = resolve
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> ReceiverReply:
-        """Never raises for anything that the receiver, its name or its network does."""
+    async def post(
+        self, url: str, headers: Mapping[str, str], body: bytes, on_look_up: Callable[[LookUp], None]
+    ) -> ReceiverReply:
+        """Never raises for anything that the receiver, its name or its network does.
+
+        `on_look_up` gets the look-up of the receiver's name, which has a thread until it is done, also beyond the time-out.
+        """
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._post(url, headers, body)
+                return await self._post(url, headers, body, on_look_up)
         except TimeoutError:
             return ReceiverReply(failure="timeout")
         except InvalidInput:
@@ -40,7 +46,9 @@ class Poster:
         except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError) as error:
             return ReceiverReply(failure=_failure(error))
 
-    async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> ReceiverReply:
+    async def _post(
+        self, url: str, headers: Mapping[str, str], body: bytes, on_look_up: Callable[[LookUp], None]
+    ) -> ReceiverReply:
         try:
             # The rules may have changed since the submit.
             checked = parse_url(url)
@@ -48,11 +56,14 @@ class Poster:
         except InvalidInput:
             return ReceiverReply(failure=NOT_ALLOWED)
         # A name may lead elsewhere at each attempt.
-        address = await address_of(checked, listed=listed, resolve=self._resolve)
+        look_up = asyncio.ensure_future(asyncio.to_thread(self._resolve, checked.host, checked.port))
+        on_look_up(look_up)
+        addresses = callable_addresses(checked, await asyncio.shield(look_up), listed=listed)
         # A client for each attempt, so that no cookie of one owner's receiver is sent to another's.
-        async with httpx2.AsyncClient(verify=self._trust, trust_env=False, timeout=self._timeout_s) as client:
-            request = pinned_request(client, "POST", checked, address, headers=headers, content=body)
-            answer = await client.send(request, stream=True, follow_redirects=False)
+        async with httpx2.AsyncClient(verify=self._trust, trust_env=False) as client:
+            answer = await send_pinned(
+                client, "POST", checked, addresses, within_s=self._timeout_s, headers=headers, content=body
+            )
             try:
                 await _read(answer)
             finally:

@@ -78,7 +78,7 @@ class _Delivery:
     async def _deliver_always(self) -> None:
         """Restart the deliverer after an unexpected error, so that it does not end deliveries for good."""
         crashes = BackoffCounter(_CRASHED)
-        # A name that is looked up takes a thread, for as long as its servers do not answer.
+        # A name that is looked up takes a thread, for as long as its servers do not answer; its event keeps a place so long.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(SIDE_BY_SIDE, "webhook"))
         while not self._stopping.is_set():
             try:

@@ -43,7 +43,8 @@ class Draft(Struct, frozen=True, kw_only=True):
     request says something to them. `headers`: for choosers of versions, and for the model; `head`: for the gateway, which reads
     the key and the trace. `scope` receives the trace for the response. `key` replaces the key in the head. `said` replaces the
     input in the comparison of two requests with one key. `words`: read only by the extensions' functions in the store, by the
-    extension's name. `settled`: set if several drafts of one request share one look-up.
+    extension's name. `settled`: set if several drafts of one request share one look-up. `keeps_body`: the door holds something
+    of the request's body, or makes more jobs of it, after this job is stored.
     """
 
     model: str
@@ -62,12 +63,16 @@ class Draft(Struct, frozen=True, kw_only=True):
     replay_of: JobId | None = None
     words: Words = {}
     settled: SettledDraft | None = None
+    keeps_body: bool = True
 
 
-class SubmitRequest(Struct, frozen=True):
+# Not frozen: whoever waits for the answer has this record, so the input leaves it once the job is stored (D145).
+class SubmitRequest(Struct):
     """A request that was read and checked. `key` and `fingerprint` are empty without an Idempotency-Key.
 
-    `trace` goes into the job and the response: the caller's context or, if an extension traces it, the context of `sending`.
+    `input` is empty once the job is stored. `scope`: of the request whose share of the memory for bodies the input has; None
+    if the door keeps the body. `trace` goes into the job and the response: the caller's context or, if an extension traces
+    it, the context of `sending`.
     """
 
     model: ModelEntry
@@ -82,6 +87,7 @@ class SubmitRequest(Struct, frozen=True):
     sending: Sending | None = None
     replay_of: JobId | None = None
     words: Words = {}
+    scope: MutableMapping[str, Any] | None = None
 
     @property
     def trace_text(self) -> str:

@@ -41,27 +41,28 @@ class InputReader:
         call: Call = Call.PREDICT,
     ) -> Draft:
         """The draft of a request of our own routes: the body is the input, the query has the options."""
-        caller, query = scope["caller"], scope["query_string"]
+        query = scope["query_string"]
         return Draft(
             model=model,
             version=version,
-            caller=caller,
+            caller=scope["caller"],
             kind=kind,
             call=call,
             is_awaited=is_awaited,
-            input=partial(self.body, receive, head, caller.owner),
+            input=partial(self.body, scope, receive, head),
             options=options_in(query) if query else NO_OPTIONS,
             headers=scope["headers"],
             head=head,
             scope=scope,
+            keeps_body=False,
         )
 
-    async def body(self, receive: Receive, head: Head, owner: str, version: VersionEntry) -> Payload:
+    async def body(self, scope: Scope, receive: Receive, head: Head, version: VersionEntry) -> Payload:
         """The body of a request as the input of this version."""
         negotiation.refuse_encoded(head)
         media = negotiation.media_type(head.get(b"content-type"), accepts=version.accepts)
         limit = self._limits.max_json_bytes if media == JSON and not version.takes_raw else self._limits.max_raw_bytes
-        body = await wire.read_body(receive, head, limit=limit, memory=self._uploads, owner=owner)
+        body = await wire.read_body(scope, receive, head, limit=limit, memory=self._uploads)
         payload = Payload(media, body)
         if media != JSON and negotiation.base_type(media) == MULTIPART:
             payload = await asyncio.to_thread(read_multipart, payload, version, self._limits)

@@ -74,9 +74,14 @@ class Preparation:
         trace, sending = None, None
         if self._tracer is not None or b"traceparent" in draft.head:
             trace, sending = self._traced(draft, entry, version, payload)
-        caller, words, replay_of = draft.caller, settled.words, draft.replay_of
+        caller, words, replay_of, scope = (
+            draft.caller,
+            settled.words,
+            draft.replay_of,
+            None if draft.keeps_body else draft.scope,
+        )
         return SubmitRequest(
-            entry, version, payload, options, caller, key, digest, draft.call, trace, sending, replay_of, words
+            entry, version, payload, options, caller, key, digest, draft.call, trace, sending, replay_of, words, scope
         )
 
     @contextmanager

@@ -115,7 +115,7 @@ class SubmitMany:
         )
         draft = structs.replace(draft, settled=await self._submitter.settle(draft))
         with self._submitter.counting(model):
-            inputs = await self._inputs(request.receive, head, caller)  # type: ignore[arg-type]
+            inputs = await self._inputs(request, head)
         self._charge_for(request, head, len(inputs))
         requests = await self._prepared(inputs, draft, key)
         is_whole = partial == "false"
@@ -147,7 +147,7 @@ class SubmitMany:
         address = (request.scope.get("client") or ("",))[0]
         self._charge(head.get(b"authorization"), address, FURTHER_JOB_COST * (count - 1))
 
-    async def _inputs(self, receive: Receive, head: Head, caller: Caller) -> list[bytes]:
+    async def _inputs(self, request: Request, head: Head) -> list[bytes]:
         negotiation.refuse_encoded(head)
         media = negotiation.base_type(head.get(b"content-type", JSON.encode()).decode("latin-1"))
         if media != JSON and media not in LINES:
@@ -155,7 +155,8 @@ class SubmitMany:
                 f"this path accepts {JSON} and {', '.join(LINES)}, not {media[:80]!r}",
                 hint="Send a JSON array of inputs, or one JSON value per line. Inputs of other types are submitted one by one.",
             )
-        body = await read_body(receive, head, limit=self._limits.max_raw_bytes, memory=self._uploads, owner=caller.owner)
+        receive: Receive = request.receive  # type: ignore[assignment]
+        body = await read_body(request.scope, receive, head, limit=self._limits.max_raw_bytes, memory=self._uploads)
         return await asyncio.to_thread(split_array if media == JSON else split_lines, body)
 
     async def _prepared(self, inputs: Sequence[bytes], draft: Draft, key: str) -> Prepared:

@@ -35,6 +35,7 @@ log = structlog.get_logger(__name__)
 _BLOBS_BYTES, _BLOBS_CALLS = SEGMENT_BYTES, 2
 # After that many refusals of its place a request is refused: its model is changed all the time.
 _PLACES_TRIED = 5
+_STORED = Payload("")
 
 
 class GatewayJobLog:
@@ -60,6 +61,7 @@ class Submitter:
     def __init__(self, services: Services) -> None:
         settings = services.settings
         self.inputs = InputReader(settings.gateway, services.uploads)
+        self._uploads = services.uploads
         preparation = Preparation(services)
         # Bound directly: a forwarding method would cost time in each request.
         self.settle, self.prepare, self.counting = preparation.settle, preparation.prepare, preparation.counting
@@ -87,7 +89,7 @@ class Submitter:
     async def store(
         self, request: SubmitRequest, job: JobId, *, deadline_s: float, result_ttl_s: float, reply_to: str = ""
     ) -> Submitted:
-        """The stored job, or the earlier one with the same idempotency key.
+        """The stored job, or the earlier one with the same idempotency key; the request loses its input.
 
         Raises `Overloaded`, `KeyReused` or `StoreUnavailable`.
         """
@@ -108,7 +110,13 @@ class Submitter:
             if request.version.chosen:
                 for on_chosen in self._on_chosen:
                     on_chosen(self, request, stored.id)
+        self._let_go(request)
         return stored
+
+    def _let_go(self, request: SubmitRequest) -> None:
+        request.input = _STORED
+        if request.scope is not None:
+            self._uploads.give_back(request.scope)
 
     async def cancel_all(self, jobs: Sequence[JobId], caller: Caller) -> None:
         """Cancel jobs that no caller waits for. Jobs that were not stored or have ended are skipped."""

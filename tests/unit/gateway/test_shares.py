@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 
 import pytest
@@ -73,13 +74,49 @@ def test_what_waits_takes_no_place_of_what_works() -> None:
 
 
 def test_an_owners_uploads_take_half_of_the_memory_at_most() -> None:
-    memory = BodyMemory(100)
-    memory.take(50, "greedy")
+    memory, greedy, modest = BodyMemory(100), {"caller": GREEDY}, {"caller": MODEST}
+    memory.take(20, greedy)
+    memory.take(30, greedy)
     with pytest.raises(CapacityError):
-        memory.take(1, "greedy")
-    memory.take(50, "modest")
-    memory.give_back(50, "greedy")
-    memory.take(10, "greedy")
+        memory.take(1, {"caller": GREEDY_TOO})
+    memory.take(50, modest)
+    memory.give_back(greedy)
+    memory.take(50, {"caller": GREEDY_TOO})
+
+
+async def test_who_waits_for_memory_gets_it_once_another_request_is_over() -> None:
+    memory, first, second = BodyMemory(100), {"caller": EVERYBODY}, {"caller": EVERYBODY}
+    memory.take(60, first)
+    waiting = asyncio.create_task(memory.take_in_turn(60, second, within_s=60.0))
+    with pytest.raises(GatewayBusy, match="no room for 60 bytes"):
+        await memory.take_in_turn(60, {"caller": EVERYBODY}, within_s=0.001)
+    assert not waiting.done()
+    memory.give_back(first)
+    await waiting
+    memory.give_back(first)
+    with pytest.raises(GatewayBusy):
+        memory.take(41, {"caller": EVERYBODY})
+
+
+async def test_messages_of_a_greedy_owner_wait_in_turn_beside_those_of_a_modest_one() -> None:
+    """gRPC keeps each message whole in memory, so that so many are read at a time: here four, of one owner two."""
+    places, scopes = BodyMemory(4), [{"caller": caller} for caller in (GREEDY, MODEST) for _ in range(4)]
+    tasks = [asyncio.create_task(places.take_in_turn(1, scope)) for scope in scopes]
+
+    async def after(given_back: int) -> str:
+        places.give_back(scopes[given_back])
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return "".join(str(int(task.done())) for task in tasks)
+
+    assert await after(7) == "11001100"
+    # The greedy owner waits longer, and has its half already.
+    assert await after(4) == "11001110"
+    tasks[2].cancel()
+    assert await after(0) == "11111110"
+    places.give_back(scopes[1])
+    places.give_back(scopes[5])
+    await tasks[7]
 
 
 def test_a_poll_costs_a_tenth_of_a_request() -> None:

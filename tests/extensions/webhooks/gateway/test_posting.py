@@ -10,13 +10,14 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.extensions.webhooks.gateway.attempts import NOT_ALLOWED, ReceiverReply
-from penstock.extensions.webhooks.gateway.posting import Poster
+from penstock.extensions.webhooks.gateway.posting import LookUp, Poster
 from penstock.extensions.webhooks.settings import WebhooksSettings
 from penstock.extensions.webhooks.webhook import new_signing_key
 from penstock.outbound.pinned import Resolve
 from tests.certificates import Authority
 from tests.webhook_receiver import Receiver, Say, receiver
 
+look_ups = list[LookUp]()
 HEADERS = {"webhook-id": "msg_1", "content-type": "application/json"}
 
 
@@ -29,7 +30,7 @@ def hooks() -> Iterator[Receiver]:
 def post(url: str, *rules: str, resolve: Resolve | None = None, timeout_s: float = 5.0) -> ReceiverReply:
     webhooks = WebhooksSettings(signing_keys=(new_signing_key(),), urls=rules or ("*",), timeout_s=timeout_s)
     poster = Poster(webhooks) if resolve is None else Poster(webhooks, resolve=resolve)
-    return asyncio.run(poster.post(url, HEADERS, b'{"a":1}'))
+    return asyncio.run(poster.post(url, HEADERS, b'{"a":1}', look_ups.append))
 
 
 def test_a_listed_receiver_gets_the_event(hooks: Receiver) -> None:
@@ -86,6 +87,16 @@ def test_the_name_is_looked_up_once_for_each_attempt_and_not_by_anyone_else(hook
     assert next(answers) == ["10.255.255.1"]
 
 
+def test_the_next_address_of_a_host_is_called_where_the_first_one_takes_no_connection(hooks: Receiver) -> None:
+    """Regression: a receiver with an IPv6 address that its network does not route was never reached."""
+    port = hooks.url.rpartition(":")[2].rstrip("/")
+    rule = f"http://hooks.example:{port}/"
+    assert post(f"{rule}a", rule, resolve=lambda host, port: ["::1", "127.0.0.2", "127.0.0.1"]) == ReceiverReply(204)
+    assert [got.headers["host"] for got in hooks.requests] == [f"hooks.example:{port}"]
+    nowhere = post(f"{rule}a", rule, resolve=lambda host, port: ["::1", "127.0.0.2"])
+    assert nowhere == ReceiverReply(failure="unreachable")
+
+
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_not_followed(hooks: Receiver, status: int) -> None:
     hooks.answer = lambda request: Say(status, {"location": f"{hooks.url}inside"})
@@ -133,7 +144,7 @@ def test_a_certificate_has_to_be_that_of_the_host_and_of_a_trusted_authority(tmp
             rule = f"https://{host}:{port}/"
             webhooks = WebhooksSettings(signing_keys=(new_signing_key(),), urls=(rule,), ca=ca, timeout_s=5.0)
             poster = Poster(webhooks, resolve=lambda host, port: ["127.0.0.1"])
-            return asyncio.run(poster.post(f"{rule}a", HEADERS, b"{}"))
+            return asyncio.run(poster.post(f"{rule}a", HEADERS, b"{}", look_ups.append))
 
         assert answer("hooks.example", str(authority.file)) == ReceiverReply(204)
         assert answer("other.example", str(authority.file)) == ReceiverReply(failure="tls")

@@ -302,4 +302,4 @@ def test_a_file_without_certificates_fails_the_load(tmp_path: Path, text: str | 
 
 async def test_a_url_that_the_settings_do_not_allow_is_refused_and_the_message_says_what_to_send() -> None:
     with pytest.raises(InvalidInput, match="send the file in a form"):
-        await UrlFetcher(("https://files.example/",), 1.0).address(parse_url("https://other.example/a.png"))
+        await UrlFetcher(("https://files.example/",), 1.0).addresses(parse_url("https://other.example/a.png"))
