@@ -131,14 +131,14 @@ class AsyncClient(AsyncSender):
         deadline_s: float | None = None,
         on_restart: OnRestart | None = None,
     ) -> AsyncIterator[Any]:
-        """The chunks that the model yields, as they come; empty for a model that does not stream.
+        """The chunks that the model yields, as they come; of a model that does not yield, the output.
 
         If the job has to run again from its start, `on_restart` is called and all earlier chunks are void; without it the
         iteration raises `StreamRestarted`. Closing the iterator cancels the job. Raises `JobFailed`, `JobExpired`.
         """
         body = await asyncio.to_thread(protocol.body_of, input, content_type)
         call = calls.predict_call(model, body, version=version, deadline_s=deadline_s)
-        async for chunk in stream_aio.chunks(stream_aio.predicted(self, call), on_restart):
+        async for chunk in stream_aio.chunks(self, stream_aio.predicted(self, call), on_restart):
             yield chunk
 
     def map(

@@ -127,14 +127,14 @@ class Client(Sender):
         deadline_s: float | None = None,
         on_restart: OnRestart | None = None,
     ) -> Iterator[Any]:
-        """The chunks that the model yields, as they come; empty for a model that does not stream.
+        """The chunks that the model yields, as they come; of a model that does not yield, the output.
 
         If the job has to run again from its start, `on_restart` is called and all earlier chunks are void; without it the
         iteration raises `StreamRestarted`. Closing the iterator cancels the job. Raises `JobFailed`, `JobExpired`.
         """
         body = protocol.body_of(input, content_type)
         call = calls.predict_call(model, body, version=version, deadline_s=deadline_s)
-        yield from stream.chunks(stream.predicted(self, call), on_restart)
+        yield from stream.chunks(self, stream.predicted(self, call), on_restart)
 
     def map(
         self,
