@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from penstock.client.problems import AnswerTimeout, GatewayUnreachable, JobFaile
 from penstock.client.retries import RetryPolicy
 from penstock.client.sync import Client
 from penstock.errors import BadRequest, Conflict, InvalidInput, NotFound, Overloaded
+from tests.certificates import Authority
 from tests.unit.client.scripted_gateway import JOB_ID, Line, job, playing, problem
 
 NOW = {"retry-after": "0"}
@@ -64,6 +66,21 @@ def test_a_prediction_that_came_too_late_is_a_timeout() -> None:
 def test_a_window_of_no_jobs_is_refused() -> None:
     with Client() as client, pytest.raises(BadRequest, match="at least 1"):
         list(client.map("square", [1], in_flight=0))
+
+
+def test_a_certificate_of_an_unknown_authority_is_told_with_the_variable_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the hint was to start a gateway."""
+    authority = Authority(tmp_path)
+    with playing(Line(200, {"data": []}), certificate=authority.issue("localhost")) as gateway:
+        with Client(gateway.url, retry=RetryPolicy(max_attempts=1)) as client, pytest.raises(GatewayUnreachable) as caught:
+            client.models()
+        assert caught.value.hint is not None
+        assert "SSL_CERT_FILE" in caught.value.hint
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+        with Client(gateway.url) as client:
+            assert client.models() == []
 
 
 def test_a_gateway_that_is_not_there_is_named_with_the_next_command() -> None:
