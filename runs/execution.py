@@ -20,6 +20,7 @@ from penstock.errors import Conflict, InternalError, NotFound, PenstockError, St
 from penstock.job import BlobLocation
 from penstock.run import ACCEPT_CHANGES, FailureLimit, Run, RunCounts, RunState, check_said
 from penstock.runs.driver import Checkpoint, Driver, RunLimits, StopReason, TooManyFailed, too_many
+from penstock.runs.files import remote_fault
 from penstock.runs.journal import Journal
 from penstock.runs.kinds import ClaimedOutput, RunKind, run_kind
 from penstock.runs.lease import OwnedRun, RunLease
@@ -152,6 +153,8 @@ class Execution:
                 return DriveResult(RunState.FAILED, error_code="disk_full", error_message=f"the disk of {where} is full")
             return DriveResult(RunState.FAILED, error_code="io_error", error_message=str(error))
         except Exception as error:
+            if refused := remote_fault(error):
+                return DriveResult(RunState.FAILED, error_code="io_error", error_message=refused)
             # No input may break a drive twice: the run ends, and a user can resume it.
             log.exception("run_broke", extra={"run": self._owned.run.id})
             bug = InternalError(f"{type(error).__name__}: {error}")
