@@ -13,6 +13,7 @@ from penstock.broker.server.embedded import find_server
 from penstock.broker.server.health import StoreFault, fsync_of, info_of, is_logged, replica_fault, store_faults, version_of
 from penstock.broker.store import library
 from penstock.broker.store.connection import connect_all, is_cluster
+from penstock.broker.store.links.refusals import LoginRefused, NoFunctions, store_error
 from penstock.cli.ops.checks import Finding, Level
 from penstock.errors import ConfigError
 from penstock.settings.store_url import StoreRequirement, without_secrets
@@ -34,8 +35,11 @@ def embedded() -> Finding:
 def reachable(url: str, settings: StoreSettings) -> Finding:
     try:
         nodes = [_look_at(node, client) for node, client in connect_all(url, name="penstock-doctor").items()]
-    except (RedisError, OSError) as fault:
-        return Finding("store", Level.FAIL, f"{without_secrets(url)}: {fault}", "start it, or correct PENSTOCK_REDIS_URL")
+    except (RedisError, OSError) as error:
+        fault = store_error(error)
+        is_there = isinstance(fault, LoginRefused | NoFunctions)
+        cure = fault.hint if is_there and fault.hint else "start it, or correct PENSTOCK_REDIS_URL"
+        return Finding("store", Level.FAIL, f"{without_secrets(url)}: {fault}", cure)
     clustered = is_cluster(url)
     # Replicas get the functions from their primaries.
     primaries = [node for node in nodes if not node.is_replica] if clustered else nodes

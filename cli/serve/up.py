@@ -103,6 +103,7 @@ def serve(
     `noted_here`: see `note_of_elsewhere`.
     """
     setup.need_linux()
+    setup.need_room(chosen.settings)
     # Checked before anything starts: a gateway without keys must never be open to a network.
     chosen.settings.access_rule()
     setup.fetch_models(chosen)
