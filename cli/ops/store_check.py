@@ -37,8 +37,8 @@ def reachable(url: str, settings: StoreSettings) -> Finding:
         nodes = [_look_at(node, client) for node, client in connect_all(url, name="penstock-doctor").items()]
     except (RedisError, OSError) as error:
         fault = store_error(error)
-        is_there = isinstance(fault, LoginRefused | NoFunctions)
-        cure = fault.hint if is_there and fault.hint else "start it, or correct PENSTOCK_REDIS_URL"
+        known = fault.hint if isinstance(fault, LoginRefused | NoFunctions) else None
+        cure = known or "start it, or correct PENSTOCK_REDIS_URL"
         return Finding("store", Level.FAIL, f"{without_secrets(url)}: {fault}", cure)
     clustered = is_cluster(url)
     # Replicas get the functions from their primaries.
