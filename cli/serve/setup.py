@@ -63,10 +63,10 @@ def serve_setup(
             "--task applies only to a model file on the command line", hint="in a settings file, write task = ... for the model"
         )
     env = _environment(environ, named, flags, task=task or "")
-    settings = Settings.load(named.config, env, need_files=need_files)
+    settings = Settings.load(named.config, env, flags=flags, need_files=need_files)
     if slots is not None:
         env[MODELS_VARIABLE] = json.dumps(_with_slots(env, settings, slots))
-        settings = Settings.load(named.config, env)
+        settings = Settings.load(named.config, env, flags=flags)
     if need_files:
         check_model_files(settings, named.config)
     return ServeSetup(settings, env)
