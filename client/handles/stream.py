@@ -68,7 +68,9 @@ def chunks(client: Client, told: Iterator[JobEvent], on_restart: OnRestart | Non
         elif event.name == "restart":
             is_empty = True
             job_events.on_restarted(on_restart)
-        elif event.name == "end" and (job := job_events.on_end(event)) and is_empty:
-            ended = client.follow(flows.result_flow(job, timeout_s=None, now=time.monotonic()))
-            if ended.value != []:
-                yield ended.value
+        elif event.name == "end":
+            job = job_events.on_end(event)
+            if is_empty:
+                ended = client.follow(flows.result_flow(job, timeout_s=None, now=time.monotonic()))
+                if ended.value != []:
+                    yield ended.value

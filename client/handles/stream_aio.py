@@ -68,7 +68,9 @@ async def chunks(client: AsyncClient, told: AsyncIterator[JobEvent], on_restart:
         elif event.name == "restart":
             is_empty = True
             job_events.on_restarted(on_restart)
-        elif event.name == "end" and (job := job_events.on_end(event)) and is_empty:
-            ended = await client.follow(flows.result_flow(job, timeout_s=None, now=time.monotonic()))
-            if ended.value != []:
-                yield ended.value
+        elif event.name == "end":
+            job = job_events.on_end(event)
+            if is_empty:
+                ended = await client.follow(flows.result_flow(job, timeout_s=None, now=time.monotonic()))
+                if ended.value != []:
+                    yield ended.value
