@@ -20,7 +20,6 @@ from penstock.errors import Conflict, InternalError, NotFound, PenstockError, St
 from penstock.job import BlobLocation
 from penstock.run import ACCEPT_CHANGES, FailureLimit, Run, RunCounts, RunState, check_said
 from penstock.runs.driver import Checkpoint, Driver, RunLimits, StopReason, TooManyFailed, too_many
-from penstock.runs.files import remote_fault
 from penstock.runs.journal import Journal
 from penstock.runs.kinds import ClaimedOutput, RunKind, run_kind
 from penstock.runs.lease import OwnedRun, RunLease
@@ -38,6 +37,7 @@ from penstock.runs.run_files import (
     open_part,
     open_run_files,
     readable,
+    remote_fault,
     split_source,
 )
 from penstock.runs.shards.push_listener import PushListener

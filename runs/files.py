@@ -7,7 +7,6 @@ import hashlib
 import importlib
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -155,15 +154,6 @@ def filesystem(url: str) -> tuple[Any, str]:
     except (ImportError, ValueError) as error:
         hint = f"{install_hint('runs')} and the fsspec library of that store (for s3://, obstore or s3fs)"
         raise ConfigError(f"cannot reach {scheme}:// addresses: {error}", hint=hint) from error
-
-
-def remote_fault(error: Exception) -> str:
-    """What an object store refused, in one line; empty for an error of any other kind."""
-    if (exceptions := sys.modules.get("obstore.exceptions")) is None or not isinstance(error, exceptions.BaseError):
-        return ""
-    from penstock.broker.blobs.objects import said
-
-    return f"the object store: {said(error)}; check that the bucket exists, and the credentials in the environment"
 
 
 def import_arrow() -> Any:
