@@ -22,7 +22,7 @@ _IN_MODEL = "set {} in [models.NAME] of penstock.toml"
 _INSTEAD = {
     "autoscale": (
         "--autoscale",
-        "Celery does not scale slots: penstock does, as a model is set; or use `celery control pool_grow`",
+        "a model's settings scale its slots, and Celery does not; or use `celery control pool_grow`",
     ),
     "queues": ("-Q", "a worker serves the models of its settings; give each worker a penstock.toml with its models"),
     "exclude_queues": ("-X", "a worker serves the models of its settings; give each worker a penstock.toml with its models"),
