@@ -17,6 +17,7 @@ import httpx2
 from penstock.client import calls, flows, protocol, runs
 from penstock.client.calls import JobOptions, Moment
 from penstock.client.handles import job_map_aio, stream_aio
+from penstock.client.handles.at_once import MapPlan
 from penstock.client.handles.job_handle_aio import AsyncJobHandle
 from penstock.client.handles.keys_aio import AsyncKeys
 from penstock.client.handles.operators_aio import AsyncFailedInbox, AsyncOperators
@@ -131,14 +132,14 @@ class AsyncClient(AsyncSender):
         deadline_s: float | None = None,
         on_restart: OnRestart | None = None,
     ) -> AsyncIterator[Any]:
-        """The chunks that the model yields, as they come; empty for a model that does not stream.
+        """The chunks that the model yields, as they come; of a model that does not yield, the output.
 
         If the job has to run again from its start, `on_restart` is called and all earlier chunks are void; without it the
         iteration raises `StreamRestarted`. Closing the iterator cancels the job. Raises `JobFailed`, `JobExpired`.
         """
         body = await asyncio.to_thread(protocol.body_of, input, content_type)
         call = calls.predict_call(model, body, version=version, deadline_s=deadline_s)
-        async for chunk in stream_aio.chunks(stream_aio.predicted(self, call), on_restart):
+        async for chunk in stream_aio.chunks(self, stream_aio.predicted(self, call), on_restart):
             yield chunk
 
     def map(
@@ -152,17 +153,18 @@ class AsyncClient(AsyncSender):
         content_type: str | None = None,
         priority: Priority | str | None = None,
         deadline_s: float | None = None,
+        return_exceptions: bool = False,
         progress: bool = False,
     ) -> AsyncIterator[Any]:
         """The outputs, with at most `in_flight` jobs unfinished. Reads `inputs` only as fast as jobs end.
 
-        The iteration raises at the first job that does not succeed. Unfinished jobs are then cancelled, also when the
-        iterator is closed. `progress`: show a bar, at a terminal or in a notebook.
+        The iteration raises at the first job that does not succeed; with `return_exceptions` it yields the job's error in
+        the place of its output, and goes on. Unfinished jobs are cancelled when it raises, and when the iterator is closed.
+        `progress`: show a bar, at a terminal or in a notebook.
         """
-        submit = partial(
-            self.submit, model, version=version, content_type=content_type, priority=priority, deadline_s=deadline_s
-        )
-        return job_map_aio.outputs(submit, inputs, in_flight=in_flight, ordered=ordered, progress=model if progress else "")
+        options: JobOptions = {"version": version, "priority": priority, "deadline_s": deadline_s}
+        plan = MapPlan(model, content_type, options, in_flight, ordered, keeps_errors=return_exceptions)
+        return job_map_aio.outputs(self, inputs, plan, progress=progress)
 
     async def job(self, job_id: str) -> AsyncJobHandle:
         """A job by its id. Raises `NotFound`, `Gone`."""

@@ -98,10 +98,10 @@ def groups(rows: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield group
 
 
-def ended_call(ids: Sequence[str], *, wait_s: float) -> HttpCall:
-    """Returns these jobs as soon as one of them has ended; at most `MANY_IDS`."""
+def ended_call(ids: Sequence[str], *, wait_s: float, outputs: bool = False) -> HttpCall:
+    """Returns these jobs as soon as one of them has ended; at most `MANY_IDS`. `outputs`: with outputs that are small."""
     call = _waiting("GET", "/v1/jobs", wait_s)
-    return replace(call, params={**call.params, "ids": ",".join(ids)})
+    return replace(call, params={**call.params, "ids": ",".join(ids)} | ({"outputs": "true"} if outputs else {}))
 
 
 def predict_call(model: str, body: InputBody, *, version: str | None = None, deadline_s: float | None = None) -> HttpCall:

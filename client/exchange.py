@@ -22,6 +22,8 @@ CONNECT_TIMEOUT_S = 5.0
 UPLOAD_FORM = {"purpose": "batch"}
 # Each job of a `map` may have its own long poll. With the default of 100 connections, submits would wait behind the polls.
 CONNECTIONS = httpx2.Limits(max_connections=1_000, max_keepalive_connections=100)
+_START = "start a gateway with `penstock up`, or name its address in PENSTOCK_URL"
+_AUTHORITY = "if its certificate is of an authority of your own, name the authority's file in SSL_CERT_FILE"
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 
 
@@ -66,7 +68,7 @@ class GatewayAddress:
         return TransportFault(
             f"cannot reach {self.base_url}: {reason}",
             sent=not isinstance(error, _NEVER_SENT),
-            hint="start a gateway with `penstock up`, or name its address in PENSTOCK_URL",
+            hint=_AUTHORITY if "CERTIFICATE_VERIFY_FAILED" in reason else _START,
         )
 
     def _credentials(self, url: str) -> dict[str, str]:

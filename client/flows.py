@@ -89,16 +89,17 @@ def wait_flow(job: JobView, *, timeout_s: float | None, now: float) -> Flow[JobV
     return seen
 
 
-def ended_flow(jobs: Sequence[JobView], *, timeout_s: float | None, now: float) -> Flow[list[JobView]]:
-    """The ended ones of these jobs, at least one; only the first `MANY_IDS` are read.
+def ended_flow(jobs: Sequence[JobView], *, timeout_s: float | None, now: float, outputs: bool = False) -> Flow[list[JobView]]:
+    """The ended ones of these jobs, at least one; only the first `MANY_IDS` are read. `outputs`: with outputs that are small.
 
     Raises `WaitTimeout` when `timeout_s` passes first, and `NotFound` for a job that the gateway does not know.
     """
     patience = Patience(timeout_s, now)
     while True:
-        reply = yield calls.ended_call([job.id for job in jobs[: calls.MANY_IDS]], wait_s=patience.left_s(now))
+        ids = [job.id for job in jobs[: calls.MANY_IDS]]
+        reply = yield calls.ended_call(ids, wait_s=patience.left_s(now), outputs=outputs)
         seen, now = [job_view(row) for row in protocol.rows_of(reply.answer)], reply.now
-        missing = {job.id for job in jobs[: calls.MANY_IDS]} - {job.id for job in seen}
+        missing = set(ids) - {job.id for job in seen}
         if missing:
             raise NotFound(f"the gateway does not know job {min(missing)}; results are kept for a limited time")
         if ended := [job for job in seen if job.final]:

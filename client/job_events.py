@@ -52,11 +52,12 @@ def as_stream(call: HttpCall) -> HttpCall:
     return replace(call, headers={**call.headers, "accept": f"{LINES}, {PROBLEM}"}, wait_s=SILENCE_S)
 
 
-def on_end(event: JobEvent) -> None:
-    """Raises `JobFailed`, `JobCancelled` or `JobExpired` for a job that did not succeed."""
+def on_end(event: JobEvent) -> JobView:
+    """The job that succeeded. Raises `JobFailed`, `JobCancelled` or `JobExpired` for any other."""
     view = job_view(event.data)
     if view.status != "succeeded":
         raise ended_error(view)
+    return view
 
 
 def on_restarted(on_restart: OnRestart | None) -> None:

@@ -207,8 +207,9 @@ def ended_error(job: JobView, problem: Problem | None = None) -> JobEnded:
     """The error for a job that ended as failed, cancelled or expired."""
     known = problem or job.error or Problem(code=job.status, detail=f"the job ended as {job.status}")
     # A handler's own message does not name the job, and the next command needs its id.
+    raised = f"see where: penstock jobs show {job.id} --traceback" if known.code == "handler_error" else None
     return _ENDS.get(job.status, JobEnded)(
-        f"job {job.id} {job.status}: {known.message}", job=job, problem=known, hint=known.hint or None
+        f"job {job.id} {job.status}: {known.message}", job=job, problem=known, hint=known.hint or raised
     )
 
 

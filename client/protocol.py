@@ -102,7 +102,7 @@ def body_of(value: Any, content_type: str | None = None) -> InputBody:
     if isinstance(value, FILES):
         file = _file_of(value)
         return InputBody(content_type or file.content_type, bytes(file))
-    if isinstance(value, dict) and content_type is None and any(map(_has_files, value.values())):
+    if isinstance(value, dict) and content_type is None and not travels_as_json(value):
         return form_body([part for name, own in value.items() for part in _form_parts(str(name), own)])
     if isinstance(value, str) and content_type and not is_json(content_type):
         return InputBody(content_type, value.encode())
@@ -134,6 +134,11 @@ def _form_parts(name: str, value: Any) -> list[HttpPart]:
     if _has_files(value):
         return [file_part(name, own) for own in value]
     return [(name, (None, json_bytes(value), JSON))]
+
+
+def travels_as_json(value: Any) -> bool:
+    """Whether `body_of` writes the value as JSON: it is no file, and no dict with files."""
+    return not (isinstance(value, FILES) or (isinstance(value, dict) and any(map(_has_files, value.values()))))
 
 
 def _has_files(value: Any) -> bool:

@@ -38,6 +38,7 @@ from penstock.runs.run_files import (
     open_part,
     open_run_files,
     readable,
+    remote_fault,
     split_source,
 )
 from penstock.runs.shards.push_listener import PushListener
@@ -156,6 +157,8 @@ class Execution:
                 return DriveResult(RunState.FAILED, error_code="disk_full", error_message=f"the disk of {where} is full")
             return DriveResult(RunState.FAILED, error_code="io_error", error_message=str(error))
         except Exception as error:
+            if refused := remote_fault(error):
+                return DriveResult(RunState.FAILED, error_code="io_error", error_message=refused)
             # No input may break a drive twice: the run ends, and a user can resume it.
             log.exception("run_broke", extra={"run": self._owned.run.id})
             bug = InternalError(f"{type(error).__name__}: {error}")

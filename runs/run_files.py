@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -161,3 +162,12 @@ def _checkpoint_of(entry: JournalEntry | None) -> Checkpoint:
         return Checkpoint()
     counts = RunCounts(done=entry.rows_done - entry.failed, failed=entry.failed)
     return Checkpoint(entry.after, entry.mark, counts)
+
+
+def remote_fault(error: Exception) -> str:
+    """What an object store refused, in one line; empty for an error of any other kind."""
+    if (exceptions := sys.modules.get("obstore.exceptions")) is None or not isinstance(error, exceptions.BaseError):
+        return ""
+    from penstock.broker.blobs.objects import said
+
+    return f"the object store: {said(error)}; check that the bucket exists, and the credentials in the environment"

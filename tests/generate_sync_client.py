@@ -1,8 +1,8 @@
 """This script generates the blocking client from the asyncio client: `make sync-client`, or
 `python -m tests.generate_sync_client`.
 
-Both clients send the same calls in the same order, so the blocking one is the asyncio one without `async` and `await`. The
-parts of `map` that differ by nature are written by hand (`client/handles/job_map.py` and `client/handles/job_map_aio.py`).
+Both clients send the same calls in the same order, so the blocking one is the asyncio one without `async` and `await`. What
+differs by nature is written by hand, for both in one module (`client/handles/at_once.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ GENERATED = {
     "aio.py": "sync.py",
     "sender_aio.py": "sender.py",
     "handles/job_handle_aio.py": "handles/job_handle.py",
+    "handles/job_map_aio.py": "handles/job_map.py",
     "handles/keys_aio.py": "handles/keys.py",
     "handles/operators_aio.py": "handles/operators.py",
     "handles/run_handle_aio.py": "handles/run_handle.py",
@@ -39,7 +40,7 @@ RULES = (
     (r"\(await ([\w.]+\(\))\)", r"\1"),
     (r"\b(?:async|await) ", ""),
     (r"\b__a(enter|exit|iter)__\b", r"__\1__"),
-    (r"\b(?:aclose|aread|aiter_lines|aiter_bytes|anext)\b", lambda found: found[0][1:]),
+    (r"\b(?:aclose|aclosing|aread|aiter_lines|aiter_bytes|anext)\b", lambda found: found[0][1:]),
     (r"\.asynchronous\(", ".blocking("),
     (r"\bAsync(?=[A-Z])", ""),
 )

@@ -151,7 +151,7 @@ def short_text(result: Result, faults: Sequence[Mapping[str, Any]]) -> str:
     cores, date = result["machine"]["cores"], result["machine"]["date"][:10]
     intro = (
         f"Measured on {cores} cores, the client's among them. penstock syncs every job to disk before it answers, which no "
-        f"other server here does ({date}; [method and all servers](docs/why/peers.md), "
+        f"other server here does (rates of {date}: [method and all servers](docs/why/peers.md); kills of another day: "
         "[all faults](docs/why/guarantees.md#the-score-sheet)):"
     )
     return f"{fill(intro, _PAGE_WIDTH, break_on_hyphens=False)}\n\n{_markdown(head, lines)}"

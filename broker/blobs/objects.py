@@ -53,6 +53,7 @@ _SILENCE = "9s"
 _ENVIRONMENTS = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}
 _CHUNK_BYTES = 1 << 20
 _FAULT_CHARS = 300
+_NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|bucket does not exist")
 _HINT = "check store.blob_url, that the bucket exists, and the credentials in the environment; what waits for it is tried again"
 _Given = TypeVar("_Given")
 _Got = TypeVar("_Got")
@@ -69,7 +70,7 @@ def open_objects(url: str, copies: Copies) -> ObjectBlobs:
         retries = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_FOR_S), "backoff": pauses}
         return ObjectBlobs(from_url(url, retry_config=retries), copies, location=url)  # type: ignore[call-overload]
     except (BaseError, ValueError) as fault:
-        raise ConfigError(f"store.blob_url {url} cannot be used: {_said(fault)}", hint=_HINT) from None
+        raise ConfigError(f"store.blob_url {url} cannot be used: {said(fault)}", hint=_HINT) from None
 
 
 class ObjectBlobs:
@@ -127,7 +128,7 @@ class ObjectBlobs:
             # With a folder behind this interface, the library stops at the first missing file.
             _each_deleted(self._store, names)
         except (BaseError, OSError) as fault:
-            log.warning(BLOBS_NOT_DELETED, blobs=len(names), error=_said(fault), next=COLLECTED_LATER)
+            log.warning(BLOBS_NOT_DELETED, blobs=len(names), error=said(fault), next=COLLECTED_LATER)
 
     def readable(self, names: Sequence[str]) -> list[BlobFile | None]:
         fetched: list[BlobFile] = []
@@ -204,7 +205,7 @@ class ObjectBlobs:
             raise self._away(f"blob {name} cannot be read", fault) from fault
 
     def _away(self, what: str, fault: Exception) -> BlobsUnavailable:
-        return BlobsUnavailable(f"{what} at {self._location}: {_said(fault)}", hint=_HINT)
+        return BlobsUnavailable(f"{what} at {self._location}: {said(fault)}", hint=_HINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +223,7 @@ def _each_deleted(store: ObjectStore, names: Sequence[str]) -> None:
         except FileNotFoundError:
             continue
         except (BaseError, OSError) as fault:
-            log.warning(BLOBS_NOT_DELETED, blobs=1, error=_said(fault), next=COLLECTED_LATER)
+            log.warning(BLOBS_NOT_DELETED, blobs=1, error=said(fault), next=COLLECTED_LATER)
 
 
 def _at_once(do: Callable[[_Given], _Got], given: Sequence[_Given]) -> list[_Got]:
@@ -233,7 +234,9 @@ def _at_once(do: Callable[[_Given], _Got], given: Sequence[_Given]) -> list[_Got
         return list(threads.map(do, given))
 
 
-def _said(fault: Exception) -> str:
+def said(fault: Exception) -> str:
     """The first line of the message, cut at a question mark, because signed addresses hold credentials behind it."""
+    if _NO_BUCKET.search(str(fault)):
+        return "there is no such bucket"
     first = str(fault).partition("\n")[0]
     return re.sub(r"\?\S*", "", first)[:_FAULT_CHARS] or type(fault).__name__

@@ -13,6 +13,7 @@ import typer
 from penstock.cli.display import print_faint, print_json, print_table
 from penstock.cli.options import ConfigOption, JsonOption
 from penstock.cli.serve import setup
+from penstock.cli.serve.sources import CONFIG_NAME
 from penstock.errors import ConfigError
 from penstock.settings.extension_tables import hidden_settings
 from penstock.settings.tables import Settings
@@ -20,6 +21,7 @@ from penstock.words import MASK
 
 app = typer.Typer(add_completion=False)
 
+_CHECK = f"change to its folder, or name it: penstock config FOLDER/{CONFIG_NAME} --check"
 _IN_QUERY = re.compile(r"([?&](?:sentinel_)?password=)[^&]*")
 
 FileArgument = Annotated[Path | None, typer.Argument(metavar="FILE", help="Settings file. Default: ./penstock.toml.")]
@@ -42,7 +44,7 @@ def config(
     """
     if check:
         return check_settings(file or config, as_json=as_json)
-    rows = list(rows_of(_settings(file or config)))
+    rows = list(rows_of(setup.serve_setup([], config=file or config, flags={}).settings))
     if not as_json:
         return print_table(("SETTING", "VALUE", "FROM"), [(name, _word(value), origin) for name, value, origin in rows])
     for name, value, origin in rows:
@@ -52,9 +54,12 @@ def config(
 
 def check_settings(file: Path | None, *, as_json: bool) -> None:
     """Raises `ConfigError` with every fault of the settings and the model files, or with the packages that are missing."""
-    settings = _settings(file, need_files=True)
+    chosen = setup.serve_setup([], config=file, flags={}, need_files=True)
+    settings = chosen.settings
     _need_packages(settings)
     names = settings.served_names
+    if not names and not chosen.env.get("PENSTOCK_CONFIG"):
+        raise ConfigError(f"there is nothing to check: no {CONFIG_NAME} here, and no model in the environment", hint=_CHECK)
     missing = _missing_of_sources(settings)
     if as_json:
         return print_json({"ok": True, "models": names, **({"missing_of_archives": missing} if missing else {})})
@@ -99,10 +104,6 @@ def _own_options(settings: Settings) -> Iterator[str]:
 
 def _may_be_secret(value: Any) -> bool:
     return value is not None and not isinstance(value, (int, float))
-
-
-def _settings(config: Path | None, *, need_files: bool = False) -> Settings:
-    return setup.serve_setup([], config=config, flags={}, need_files=need_files).settings
 
 
 def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from penstock.broker.store import library
 from penstock.broker.store.connection import connect_all, is_cluster
+from penstock.broker.store.links.refusals import LoginRefused, NoFunctions, store_error
 from penstock.cli.ops.checks import Finding, Level
 from penstock.cli.serve.store_faults import (
     StoreFault,
@@ -47,8 +48,11 @@ def reachable(url: str, settings: StoreSettings) -> Finding:
         opened = connect_all(url, name="penstock-doctor")
         nodes = [_look_at(node, client, waits=replicated) for node, client in opened.items()]
         by_sentinels = sentinel_faults(url) if replicated else []
-    except (RedisError, OSError) as fault:
-        return Finding("store", Level.FAIL, f"{without_secrets(url)}: {fault}", "start it, or correct PENSTOCK_REDIS_URL")
+    except (RedisError, OSError) as error:
+        fault = store_error(error)
+        known = fault.hint if isinstance(fault, LoginRefused | NoFunctions) else None
+        cure = known or "start it, or correct PENSTOCK_REDIS_URL"
+        return Finding("store", Level.FAIL, f"{without_secrets(url)}: {fault}", cure)
     # Replicas get the functions from their primaries.
     primaries = [node for node in nodes if not node.is_replica] if clustered else nodes
     loaded = all(node.has_functions for node in primaries)

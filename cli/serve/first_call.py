@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import shlex
 from http.client import HTTPConnection, HTTPException
@@ -27,6 +28,21 @@ def first_call(url: str, model: str, *, state_dir: Path) -> str:
     """
     is_default = state_dir.absolute() == state_dir_of(Path.cwd()).absolute() or running_gateway(Path.cwd()) == url
     return f"penstock call {model} {_example(_schema(url, model))}{'' if is_default else gateway_option(url)}"
+
+
+def other_name(model: str, source: str) -> str:
+    """The name of the one decorated function in the model's file, if the model has the file's name instead; else empty."""
+    file = Path(source)
+    if file.name != f"{model}.py":
+        return ""
+    tree = ast.parse(file.read_bytes())
+    names = [one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and _is_model(one)]
+    return names[0] if len(names) == 1 and names[0] != model else ""
+
+
+def _is_model(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    marks = [mark.func if isinstance(mark, ast.Call) else mark for mark in function.decorator_list]
+    return any(ast.unparse(mark) in ("model", "penstock.model") for mark in marks)
 
 
 def _example(schema: Any) -> str:

@@ -88,8 +88,9 @@ class StopSignals:
 
     def install(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            # Signals that the parent process ignores stay ignored: SIGHUP under nohup, SIGINT for background jobs.
-            if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+            # Under nohup SIGHUP stays ignored. SIGINT is not: scripts start their background commands with it ignored, and
+            # then stop them by it.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
 
     def wait(self, seconds: float) -> None:

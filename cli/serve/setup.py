@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,11 @@ from penstock.cli.serve.sources import CONFIG_NAME, DeclaredModels, declared_mod
 from penstock.errors import ConfigError
 from penstock.settings.remote_sources import is_remote
 from penstock.settings.tables import Settings
+from penstock.words import size
 from penstock.workers.__main__ import platform_fault
 
+# The log of the first jobs, and the rewrite of a small log, fit in; with less, the store dies at the first submits.
+_LEAST_ROOM_BYTES = 32 << 20
 # Not Redis's default port, which a Redis of this machine may use.
 _CELERY_PORT = 6380
 
@@ -59,10 +63,10 @@ def serve_setup(
             "--task applies only to a model file on the command line", hint="in a settings file, write task = ... for the model"
         )
     env = _environment(environ, named, flags, task=task or "")
-    settings = Settings.load(named.config, env, need_files=need_files)
+    settings = Settings.load(named.config, env, flags=flags, need_files=need_files)
     if slots is not None:
         env[MODELS_VARIABLE] = json.dumps(_with_slots(env, settings, slots))
-        settings = Settings.load(named.config, env)
+        settings = Settings.load(named.config, env, flags=flags)
     if need_files:
         check_model_files(settings, named.config)
     return ServeSetup(settings, env)
@@ -114,6 +118,22 @@ def need_linux() -> None:
         raise StartError(fault, hint="start it on Linux or in a container; docs/reference/platforms.md lists what works here")
 
 
+def need_room(settings: Settings) -> None:
+    """Raises `StartError` if the disk of an embedded store has hardly any room. Says so below the reserve of the settings."""
+    if settings.store.url:
+        return
+    from penstock.cli.display import print_faint
+
+    folder, reserve = settings.store.state_dir, settings.store.reserve_bytes
+    free = shutil.disk_usage(next(parent for parent in (folder, *folder.parents) if parent.exists())).free
+    text = f"the disk of {folder} is nearly full: {size(free)} are free"
+    if free < _LEAST_ROOM_BYTES:
+        hint = "free some space, or choose another folder with --state-dir"
+        raise StartError(f"{text}, and a store takes {size(_LEAST_ROOM_BYTES)} to begin with", hint=hint)
+    if free < reserve:
+        print_faint(f"{text}; files and large inputs are refused below {size(reserve)} (store.reserve_bytes)")
+
+
 def need_store(settings: Settings) -> None:
     if settings.store.url:
         return
@@ -124,13 +144,16 @@ def need_store(settings: Settings) -> None:
 
 
 def need_sound_store(settings: Settings) -> None:
-    """Raises `StartError` if a configured Redis answers but refuses the login or lacks the `require` of the settings."""
+    """Raises `StartError` if a configured Redis answers but refuses the login, has no functions, or lacks the `require` of
+    the settings. Says so if it does not answer.
+    """
     if not settings.store.url:
         return
     from penstock.cli.display import print_faint
     from penstock.cli.serve.start_watch import check_login, check_store
 
-    check_login(settings.store.url)
+    if away := check_login(settings.store.url):
+        print_faint(f"the job store: {away}; it is tried until it answers: start it, or correct {URL_VARIABLE}")
     check_store(settings.store.url, settings.store, print_faint)
 
 

@@ -85,21 +85,26 @@ class StartWatch:
             )
 
 
-def check_login(redis_url: str) -> None:
-    """Raises `StartError` if the store answers and refuses the user name or password, but not if it is unreachable."""
+def check_login(redis_url: str) -> str:
+    """Why the store cannot be reached; empty if it answers. Raises `StartError` if it refuses the login or has no functions."""
     # Imported here, because most starts need no Redis client.
-    from redis import RedisError
+    from redis.exceptions import NoPermissionError, RedisError
 
     from penstock.broker.store.connection import connect
-    from penstock.broker.store.links.refusals import LoginRefused, store_error
+    from penstock.broker.store.links.refusals import LoginRefused, NoFunctions, store_error
 
     with closing(connect(redis_url, name="penstock-start")) as client:
         try:
             client.ping()
+            client.function_list(library="penstock")
+        except NoPermissionError:
+            return ""  # a user of ours, which need not list functions
         except (RedisError, OSError) as error:
             fault = store_error(error)
-            if isinstance(fault, LoginRefused):
+            if isinstance(fault, LoginRefused | NoFunctions):
                 raise StartError(fault.message, hint=fault.hint) from error
+            return str(fault)
+    return ""
 
 
 def check_store(redis_url: str, settings: StoreSettings, say: Callable[[str], None]) -> None:

@@ -19,7 +19,7 @@ from penstock.cli.exits import NOT_STARTED, OK
 from penstock.cli.lazy import STARTED_AT
 from penstock.cli.options import ConfigOption, FsyncOption, HostOption, PortOption, SlotsOption, StateDirOption
 from penstock.cli.serve import setup
-from penstock.cli.serve.first_call import first_call
+from penstock.cli.serve.first_call import first_call, other_name
 from penstock.cli.serve.process_manager import ManagedProcess, ProcessManager, StopSignals
 from penstock.cli.serve.processes import managed_process, store_server
 from penstock.cli.serve.setup import ServeSetup
@@ -103,6 +103,7 @@ def serve(
     `noted_here`: see `note_of_elsewhere`.
     """
     setup.need_linux()
+    setup.need_room(chosen.settings)
     # Checked before anything starts: a gateway without keys must never be open to a network.
     chosen.settings.access_rule()
     setup.fetch_models(chosen)
@@ -244,6 +245,9 @@ def _announce(settings: Settings, url: str, *, celery: str, unserved: Mapping[st
     typer.echo(typer.style(f"penstock {penstock.__version__} is ready in {seconds:g} s", bold=is_colored(sys.stdout)))
     for name, text in lines.items():
         typer.echo(f"  {name:<8} {text}")
+    for spec in settings.specs():
+        if function := other_name(spec.name, spec.source):
+            _say(f"{function}() is the model {spec.name}, as its file; {function}={spec.name}.py would name it {function}")
     sys.stdout.flush()
     return None
 

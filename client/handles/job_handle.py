@@ -83,7 +83,7 @@ class JobHandle:
 
     def stream(self, *, on_restart: OnRestart | None = None) -> Iterator[Any]:
         """The chunks that the job yields; see `Client.stream`. Closing the iterator does not cancel the job."""
-        yield from stream.chunks(self.events(), on_restart)
+        yield from stream.chunks(self._client, self.events(), on_restart)
 
     def timeline(self) -> TimelineView:
         """Where its time went, in seconds by stage."""

@@ -83,7 +83,7 @@ class AsyncJobHandle:
 
     async def stream(self, *, on_restart: OnRestart | None = None) -> AsyncIterator[Any]:
         """The chunks that the job yields; see `AsyncClient.stream`. Closing the iterator does not cancel the job."""
-        async for chunk in stream_aio.chunks(self.events(), on_restart):
+        async for chunk in stream_aio.chunks(self._client, self.events(), on_restart):
             yield chunk
 
     async def timeline(self) -> TimelineView:

@@ -1,81 +1,112 @@
-"""`map` of the blocking client: it polls a window of unfinished jobs. `job_map_aio.py` does the same with asyncio's tasks."""
+# Generated from client/handles/job_map_aio.py by `make sync-client`. Change that file, not this one.
+"""`map`: inputs are submitted in groups, and the oldest unfinished jobs are asked for together, with their outputs (D148)."""
 
 from __future__ import annotations
 
 import contextlib
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+import time
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.client import display, protocol
-from penstock.client.problems import WaitTimeout
-from penstock.errors import PenstockError
+from penstock.client import display, flows, protocol
+from penstock.client.handles import at_once
+from penstock.client.handles.at_once import MapPlan
+from penstock.client.problems import ended_error
+from penstock.errors import BadRequest, InvalidInput, Overloaded, PenstockError, TooLarge
 
 if TYPE_CHECKING:
     from penstock.client.handles.job_handle import JobHandle
+    from penstock.client.sync import Client
+
+# A group whose inputs take longer to read is sent before it is full, so that no input waits long for the next one.
+_READ_WITHIN_S = 0.005
+_OPEN = object()
 
 
-def outputs(
-    submit: Callable[[Any], JobHandle],
-    inputs: Iterable[Any],
-    *,
-    in_flight: int,
-    ordered: bool,
-    progress: str = "",
-) -> Iterator[Any]:
-    """The outputs of one job per input, in the order of the inputs or as the jobs end. `progress`: the title of a bar."""
-    with display.progress_bar(progress, shown=bool(progress)) as on_step:
+@dataclass(slots=True, eq=False)
+class MapRow:
+    """One input on its way. `outcome`: its output, or the error in its place. `handle` is None if its submit was refused."""
+
+    handle: JobHandle | None
+    outcome: Any = _OPEN
+
+
+def outputs(client: Client, inputs: Iterable[Any], plan: MapPlan, *, progress: bool) -> Iterator[Any]:
+    """The outputs of one job per input, in the order of the inputs or as the jobs end. `progress`: whether to show a bar."""
+    protocol.check_window(plan.in_flight)
+    with display.progress_bar(plan.model, shown=progress) as on_step:
         done, total = 0, display.total_of(inputs)
-        with contextlib.closing(_outputs(submit, inputs, in_flight=in_flight, ordered=ordered)) as values:
+        with contextlib.closing(_outputs(client, inputs, plan)) as values:
             for value in values:
                 done += 1
                 on_step(done, total, "")
                 yield value
 
 
-def _outputs(
-    submit: Callable[[Any], JobHandle],
-    inputs: Iterable[Any],
-    *,
-    in_flight: int,
-    ordered: bool,
-) -> Generator[Any, None, None]:
-    protocol.check_window(in_flight)
-    window: deque[JobHandle] = deque()
-    take = _take_oldest if ordered else _take_ended
+def _outputs(client: Client, inputs: Iterable[Any], plan: MapPlan) -> Generator[Any, None]:
+    rows: list[MapRow] = []
+    source, has_more = at_once.opened(inputs), True
     try:
-        for value in inputs:
-            if len(window) >= in_flight:
-                yield take(window)
-            window.append(submit(value))
-        while window:
-            yield take(window)
+        while has_more or rows:
+            ended = next((row for row in rows[: 1 if plan.ordered else None] if row.outcome is not _OPEN), None)
+            room = min(plan.group, plan.in_flight - len(rows))
+            if has_more and (room == plan.group or (room and not ended)):
+                group = _read(source, room)
+                has_more = bool(group)
+                rows += _submitted(client, plan, group)
+            elif ended is None:
+                _watch(client, [row for row in rows if row.outcome is _OPEN][: plan.watched])
+            else:
+                rows.remove(ended)
+                yield _output(ended, plan)
     finally:
-        _abandon(window)
-
-
-def _take_oldest(window: deque[JobHandle]) -> Any:
-    """The output of the oldest job. The job leaves the window only once it has ended: until then `_abandon` must find it."""
-    value = window[0].result()
-    window.popleft()
-    return value
-
-
-def _take_ended(window: deque[JobHandle]) -> Any:
-    """The output of a job that has ended. Each round waits up to a second for one job and only looks at the others."""
-    longest_wait_s = 0.0
-    while True:
-        for turn in range(len(window)):
-            with contextlib.suppress(WaitTimeout):
-                value = window[0].result(timeout_s=longest_wait_s if turn == 0 else 0.0)
-                window.popleft()
-                return value
-            window.rotate(-1)
-        longest_wait_s = 1.0
-
-
-def _abandon(window: Iterable[JobHandle]) -> None:
-    for handle in window:
+        left = [row.handle for row in rows if row.handle and row.outcome is _OPEN]
         # A job that has just ended, or a gateway that does not answer, must not hide why the iteration stops.
-        with contextlib.suppress(PenstockError):
-            handle.cancel()
+        at_once.gathered([handle.cancel for handle in left])
+
+
+def _read(source: Iterator[Any], room: int) -> list[Any]:
+    """The next inputs; none at their end."""
+    group, began_at = list[Any](), time.monotonic()
+    for value in source:
+        group.append(value)
+        if len(group) == room or time.monotonic() - began_at > _READ_WITHIN_S:
+            break
+    return group
+
+
+def _submitted(client: Client, plan: MapPlan, group: list[Any]) -> list[MapRow]:
+    if len(group) > 1 and plan.content_type is None and all(map(protocol.travels_as_json, group)):
+        # One of them is refused, or there is no room for all: each is submitted by itself, and has an error of its own.
+        with contextlib.suppress(BadRequest, InvalidInput, TooLarge, Overloaded):
+            return [MapRow(handle) for handle in client.submit_many(plan.model, group, **plan.options)]
+    submit = partial(client.submit, plan.model, content_type=plan.content_type, **plan.options)
+    made = at_once.gathered([partial(submit, value) for value in group])
+    return [MapRow(None, one) if isinstance(one, PenstockError) else MapRow(one) for one in made]
+
+
+def _watch(client: Client, rows: list[MapRow]) -> None:
+    """Wait until at least one of these jobs has ended, and give all of them that have their outcomes."""
+    jobs = {row.handle.id: (row, row.handle) for row in rows if row.handle}
+    views = [handle.view for _, handle in jobs.values()]
+    apart = []
+    for view in client.follow(flows.ended_flow(views, timeout_s=None, now=time.monotonic(), outputs=True)):
+        row, handle = jobs[view.id]
+        handle.view = view
+        if "output" in view.body:
+            row.outcome = view.body["output"]
+        elif view.status != "succeeded":
+            row.outcome = ended_error(view)
+        else:
+            apart.append((row, handle))
+    found = at_once.gathered([handle.result for _, handle in apart])
+    for (row, _), outcome in zip(apart, found, strict=True):
+        row.outcome = outcome
+
+
+def _output(row: MapRow, plan: MapPlan) -> Any:
+    if isinstance(row.outcome, PenstockError) and not plan.keeps_errors:
+        raise row.outcome
+    return row.outcome

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from penstock.backoff import Backoff, BackoffCounter
-from penstock.client import job_events
+from penstock.client import flows, job_events
 from penstock.client.job_events import JobEvent, OnRestart
 from penstock.client.problems import GatewayUnreachable
 from penstock.client.protocol import HttpCall
@@ -58,11 +58,19 @@ def predicted(client: Client, call: HttpCall) -> Iterator[JobEvent]:
         yield event
 
 
-def chunks(told: Iterator[JobEvent], on_restart: OnRestart | None) -> Iterator[Any]:
+def chunks(client: Client, told: Iterator[JobEvent], on_restart: OnRestart | None) -> Iterator[Any]:
+    """The chunks; of a job without any the output, unless it is the empty list of a stream that had none."""
+    is_empty = True
     for event in told:
         if event.name == "chunk":
+            is_empty = False
             yield event.data
         elif event.name == "restart":
+            is_empty = True
             job_events.on_restarted(on_restart)
         elif event.name == "end":
-            job_events.on_end(event)
+            job = job_events.on_end(event)
+            if is_empty:
+                ended = client.follow(flows.result_flow(job, timeout_s=None, now=time.monotonic()))
+                if ended.value != []:
+                    yield ended.value

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from penstock.backoff import Backoff, BackoffCounter
-from penstock.client import job_events
+from penstock.client import flows, job_events
 from penstock.client.job_events import JobEvent, OnRestart
 from penstock.client.problems import GatewayUnreachable
 from penstock.client.protocol import HttpCall
@@ -57,11 +58,19 @@ async def predicted(client: AsyncClient, call: HttpCall) -> AsyncIterator[JobEve
         yield event
 
 
-async def chunks(told: AsyncIterator[JobEvent], on_restart: OnRestart | None) -> AsyncIterator[Any]:
+async def chunks(client: AsyncClient, told: AsyncIterator[JobEvent], on_restart: OnRestart | None) -> AsyncIterator[Any]:
+    """The chunks; of a job without any the output, unless it is the empty list of a stream that had none."""
+    is_empty = True
     async for event in told:
         if event.name == "chunk":
+            is_empty = False
             yield event.data
         elif event.name == "restart":
+            is_empty = True
             job_events.on_restarted(on_restart)
         elif event.name == "end":
-            job_events.on_end(event)
+            job = job_events.on_end(event)
+            if is_empty:
+                ended = await client.follow(flows.result_flow(job, timeout_s=None, now=time.monotonic()))
+                if ended.value != []:
+                    yield ended.value

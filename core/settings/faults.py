@@ -74,6 +74,28 @@ def explain(
     return [_sentence(fault, settings, origins, at, beside) for fault in invalid.errors(include_url=False)]
 
 
+def take_unknown_models(tree: Mapping[str, Any], origins: Mapping[str, str]) -> list[str]:
+    """Remove the models that only single variables name, none of them with a source, and return a sentence for each.
+
+    The name in such a variable is likely misspelt.
+    """
+    models = tree.get("models")
+    names = list(models) if isinstance(models, dict) else []
+    said = {name: {leaf: words for leaf, words in origins.items() if leaf.startswith(f"models.{name}.")} for name in names}
+    unknown = [name for name in names if said[name] and all(_is_variable(*leaf) for leaf in said[name].items())]
+    faults = []
+    for name in unknown:
+        near = get_close_matches(name, [known for known in names if known not in unknown], n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        faults.append(f"models.{name}: no such model is declared{meant} (from {next(iter(said[name].values()))})")
+        del tree["models"][name]
+    return faults
+
+
+def _is_variable(leaf: str, origin: str) -> bool:
+    return origin.startswith("env PENSTOCK_MODELS__") and not leaf.endswith(".source")
+
+
 def _sentence(
     fault: ErrorDetails, settings: type[BaseModel], origins: Mapping[str, str], at: str, beside: Sequence[str]
 ) -> str:

@@ -25,7 +25,7 @@ from penstock.model_spec import (
     ModelSpec,
 )
 from penstock.settings.extension_tables import ExtensionTable, checked_tables, driven_spec, table_parts, tables_in
-from penstock.settings.faults import explain
+from penstock.settings.faults import explain, take_unknown_models
 from penstock.settings.gateway import GatewaySettings
 from penstock.settings.keys import Credentials, Keys, Table, Whole, access_rule, is_loopback
 from penstock.settings.layers import Layer, absent_files, env_layer, file_layer, flag_layer, kinds_in, merge
@@ -183,7 +183,7 @@ class Settings(Table):
 
     @classmethod
     def _checked(cls, tree: dict[str, Any], origins: dict[str, str], *, faults: list[str], config: Path | None) -> Settings:
-        faults = faults + missing_sources(tree)
+        faults = faults + take_unknown_models(tree, origins) + missing_sources(tree)
         tables, of_tables = checked_tables(tree, origins)
         try:
             settings = cls.model_validate({name: table for name, table in tree.items() if name not in table_parts()})
@@ -195,7 +195,9 @@ class Settings(Table):
             faults += unfit_patterns(settings.worker.models, settings.served_names)
         faults += of_tables
         if faults:
-            raise ConfigError(f"{config or 'the settings'} cannot be used:", faults=faults)
+            # A fault of a variable or a flag is none of the file's.
+            is_of_file = config and not all("(from " in fault.replace(f"(from {config})", "") for fault in faults)
+            raise ConfigError(f"{config if is_of_file else 'the settings'} cannot be used:", faults=faults)
         settings._origins = origins
         return settings
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
-from typing import Annotated
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Query
@@ -14,14 +15,19 @@ from starlette.responses import Response, StreamingResponse
 from penstock.broker.store.aio import AsyncStore
 from penstock.errors import BadRequest, CapacityError
 from penstock.gateway.asgi.connection import Lifetime
+from penstock.gateway.asgi.negotiation import JSON
 from penstock.gateway.asgi.wire import json_response
 from penstock.gateway.auth.keys import Caller
 from penstock.gateway.auth.roles import CallerParam, WaitingResponses
 from penstock.gateway.jobs.events.encoding import HEARTBEAT, RETRY, STREAM_HEADERS
 from penstock.gateway.jobs.views import job_body, job_view
-from penstock.job import Job, JobId, parse_job_id
+from penstock.job import Job, JobId, Payload, parse_job_id
 
 MAX_IDS = 100
+# Outputs beyond this many bytes are left out of a list; each has an address of its own.
+_OUTPUT_BYTES = 1 << 20
+# A job, and its output if that was asked for.
+_Found = tuple[Job, Payload | None]
 IDS = Query(description=f"Ids of at most {MAX_IDS} jobs, separated by commas.")
 
 
@@ -41,20 +47,29 @@ class ManyJobs:
         )
         return router
 
-    async def page(self, ids: str, wait_s: float, caller: Caller) -> Response:
-        """The jobs, as soon as one of them has ended. Returns at once if some do not exist: `missing` names them."""
-        wanted = parse_ids(ids)
-        jobs = await self._visible(wanted, caller)
-        if wait_s and len(jobs) == len(wanted) and not any(job.state.final for job in jobs):
-            await self._end_of_one([job.id for job in jobs], wait_s, caller)
-            jobs = await self._visible(wanted, caller)
-        known = {job.id for job in jobs}
-        missing = [str(job) for job in wanted if job not in known]
-        return json_response({"data": [job_view(job) for job in jobs], "has_more": False, "missing": missing})
+    async def page(self, ids: str, wait_s: float, caller: Caller, *, outputs: bool) -> Response:
+        """The jobs, as soon as one of them has ended. Returns at once if some do not exist: `missing` names them.
 
-    async def _visible(self, wanted: Sequence[JobId], caller: Caller) -> list[Job]:
-        records = await asyncio.gather(*(self._store.read(job) for job in wanted))
-        return [job for job in records if job is not None and caller.sees(job.owner)]
+        `outputs`: with the small JSON outputs of those that succeeded.
+        """
+        wanted = parse_ids(ids)
+        found = await self._visible(wanted, caller, outputs=outputs)
+        if wait_s and len(found) == len(wanted) and not any(job.state.final for job, _ in found):
+            await self._end_of_one([job.id for job, _ in found], wait_s, caller)
+            found = await self._visible(wanted, caller, outputs=outputs)
+        known, small = {job.id for job, _ in found}, dict(_small(found))
+        missing = [str(job) for job in wanted if job not in known]
+        data = [job_view(job) | small.get(job.id, {}) for job, _ in found]
+        return json_response({"data": data, "has_more": False, "missing": missing})
+
+    async def _visible(self, wanted: Sequence[JobId], caller: Caller, *, outputs: bool = False) -> list[_Found]:
+        ask = self._store.result if outputs else self._without_output
+        ends = await asyncio.gather(*map(ask, wanted))
+        return [end for end in ends if end is not None and caller.sees(end[0].owner)]
+
+    async def _without_output(self, job: JobId) -> _Found | None:
+        record = await self._store.read(job)
+        return None if record is None else (record, None)
 
     async def _end_of_one(self, jobs: Sequence[JobId], wait_s: float, caller: Caller) -> None:
         with self._waiting.open(caller), self._store.waiter(*jobs) as waiter:
@@ -64,7 +79,7 @@ class ManyJobs:
 
     async def events(self, ids: Annotated[str, IDS], caller: CallerParam) -> StreamingResponse:
         wanted = parse_ids(ids)
-        visible = [job.id for job in await self._visible(wanted, caller)]
+        visible = [job.id for job, _ in await self._visible(wanted, caller)]
         self._waiting.check(caller)
         gone = [job for job in wanted if job not in visible]
         return StreamingResponse(self._stream(visible, gone, caller), media_type="text/event-stream", headers=STREAM_HEADERS)
@@ -94,6 +109,19 @@ class ManyJobs:
                     yield _told(push.id, record)
                 elif time.monotonic() - started >= self._heartbeat_s:
                     yield HEARTBEAT
+
+
+def _small(found: Iterable[_Found]) -> Iterator[tuple[JobId, dict[str, Any]]]:
+    """The outputs that are JSON and kept in their records, as members of the jobs' views, while they fit into one answer."""
+    room = _OUTPUT_BYTES
+    for job, output in found:
+        if output is None or output.blob or output.content_type != JSON or len(output.data) > room:
+            continue
+        # A model may call any bytes JSON. Numbers beyond 64 bits would be rounded, so the text goes as it is.
+        with contextlib.suppress(orjson.JSONDecodeError):
+            orjson.loads(output.data)
+            room -= len(output.data)
+            yield job.id, {"output": orjson.Fragment(output.data)}
 
 
 def parse_ids(text: str) -> list[JobId]:

@@ -175,11 +175,12 @@ class JobReads:
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
         ids: Annotated[str | None, IDS] = None,
         wait: Wait = None,
+        outputs: Annotated[bool, Query(description="With `ids`: small JSON outputs as `output`.")] = False,
     ) -> Response:
         if ids is not None:
             if model or status or tag or after:
                 raise BadRequest("ids names the jobs; model, status, tag and after choose them otherwise", hint="Send either.")
-            return await self._many.page(ids, parse_wait(wait), caller)
+            return await self._many.page(ids, parse_wait(wait), caller, outputs=outputs)
         if wait is not None:
             raise BadRequest("a list is not waited for; wait takes ids", hint="GET /v1/jobs?ids=ID,ID&wait=20")
         wanted = checked_tag(tag) if tag is not None else None

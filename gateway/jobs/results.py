@@ -38,7 +38,8 @@ async def missing_job(store: AsyncStore, job: JobId, caller: Caller) -> Gone | N
     """The error for a job that the caller cannot see: `Gone` only for the caller's own jobs, to not disclose others'."""
     owner = await store.collected_owner(job)
     if owner is not None and caller.sees(owner):
-        return Gone(f"job {job} existed; its retention is over", hint="Raise result_ttl_s to keep results longer.")
+        hint = "Raise result_ttl_s to keep results longer; for answer-now requests sync_result_ttl_s."
+        return Gone(f"job {job} existed; its retention is over", hint=hint)
     return NotFound(f"there is no job {job}")
 
 

@@ -46,8 +46,8 @@ EXPLANATIONS = {
     ),
     "gone": Explanation(
         "410",
-        "The job ended, and its result was kept for `result_ttl_s`, which is over.",
-        "Read results sooner, raise `result_ttl_s` of the model, or have them sent when the job ends.",
+        "The job ended, and its result was kept for `result_ttl_s`, or `sync_result_ttl_s` after an answer-now request.",
+        "Read results sooner, raise these settings of the model, or have them sent when the job ends.",
     ),
     "method_not_allowed": Explanation(
         "405",

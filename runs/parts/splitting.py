@@ -76,12 +76,8 @@ def _line_stretches(source: FilesSource, parts: int, *, has_quotes: bool) -> Ite
         # A gzipped file can only be read from its beginning.
         offsets = [] if name.endswith(".gz") else wanted.get(number, [])
         cuts = line_ends(_blocks_of(name), offsets, before_quote=has_quotes) if offsets else []
-        inside = [(offset, _position(offset, line, has_quotes)) for offset, line in cuts if offset < size]
+        inside = [(offset, {"offset": offset, "line": line}) for offset, line in cuts if offset < size]
         yield from cut_file(number, size, inside)
-
-
-def _position(offset: int, line: int, is_table: bool) -> dict[str, int]:
-    return {"offset": offset} if is_table else {"offset": offset, "line": line}
 
 
 def _blocks_of(name: str) -> Iterator[bytes]:

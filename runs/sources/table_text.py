@@ -1,4 +1,4 @@
-"""CSV and TSV with a header line. A position is the byte offset where a record starts.
+"""CSV and TSV with a header line. A position is the byte offset where a record starts, and the number of lines before it.
 
 Cells are text. A field that the model's schema calls a number, boolean, list or object is read as JSON; one that may be text is
 text; if the schema does not say, a cell that looks like a JSON number becomes one.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -23,6 +23,7 @@ from penstock.runs.sources.row_files import FileRows
 _FEED_LINES = 1024
 _FEED_BYTES = 256 * 1024
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+_BYTES = re.compile("[\udc80-\udcff]")  # what is not UTF-8
 _WORDS = {"true": True, "false": False, "null": None, "": None}
 
 
@@ -31,25 +32,29 @@ class _Overlong(Exception):
 
 
 class _Feed:
-    """Lines of text for `csv.reader`, which takes exactly the lines of a record. `offset` is behind the last line given."""
+    """Lines of text for `csv.reader`, which takes exactly the lines of a record. `offset` is behind the last line given, and
+    `line` its number; None if it is not known.
+    """
 
-    def __init__(self, file: LineFile, offset: int) -> None:
+    def __init__(self, file: LineFile, offset: int, line: int | None) -> None:
         self._file = file
-        self.offset = offset
+        self.offset, self.line = offset, line
         self._lines: list[bytes] = []
         self._next = 0
         self._end = offset
         self.broken = False
-        self._begin = offset
+        self._begin, self.first_line = offset, line
         self._first: int | None = None
 
     def begin(self) -> None:
         self._begin, self._first, self.broken = self.offset, None, False
+        self.first_line = None if self.line is None else self.line + 1
 
     def back_to_first_line(self) -> None:
         """Return to the end of the record's first line: an unclosed quote swallowed the rows after it, which are read again."""
         if self._first is not None and self._first != self.offset:
-            self.offset = self._end = self._first
+            self.offset, self.line = self._first, self.first_line
+            self._end = self._first
             self._lines, self._next = [], 0
 
     def __iter__(self) -> _Feed:
@@ -63,6 +68,7 @@ class _Feed:
                 raise StopIteration
         line = self._lines[self._next]
         self._next += 1
+        self.line = None if self.line is None else self.line + 1
         self.offset = self._end if self._next == len(self._lines) else self.offset + len(line) + 1
         if self._first is None:
             self._first = self.offset
@@ -86,21 +92,25 @@ class DelimitedTable:
     mapping: Mapping
     delimiter: str = ","
     shape: InputShape = field(default_factory=InputShape)
-    _header: tuple[list[str], int] | None = field(default=None, repr=False)
+    _header: tuple[list[str], dict[str, int]] | None = field(default=None, repr=False)
 
     def read(self, after: dict[str, Any] | None, *, rows: int, size_bytes: int) -> FileRows | None:
         header, begin = self.header()
         self.mapping.check_there(header, self.file.name)
-        offset = after["offset"] if after else begin
-        records, bad, end = self._records(offset, rows, size_bytes)
+        start = after or begin
+        # The position of a run that began before lines were counted has none.
+        feed = _Feed(self.file, start["offset"], start.get("line"))
+        records, bad, lines = self._records(feed, rows, size_bytes)
         if not records:
             return None
         read = {name: list(values) for name, values in zip(header, zip(*records, strict=True), strict=True)}
         carried = {name: read[name] for name in self.mapping.carry}
         inputs = self.mapping.of_columns(self._typed(read, bad))
-        for place in bad:
+        for place, error in bad.items():
             inputs[place] = None
-        return FileRows(inputs, carried, bad, {"offset": end})
+            bad[place] = error if lines[place] is None else replace(error, message=f"line {lines[place]}: {error.message}")
+        end = {"offset": feed.offset} | ({} if feed.line is None else {"line": feed.line})
+        return FileRows(inputs, carried, bad, end)
 
     def count(self) -> int | None:
         return None
@@ -108,11 +118,11 @@ class DelimitedTable:
     def close(self) -> None:
         self.file.close()
 
-    def header(self) -> tuple[list[str], int]:
-        """The column names, and the offset of the first record. Raises `InvalidInput` if names are missing or repeated."""
+    def header(self) -> tuple[list[str], dict[str, int]]:
+        """The column names, and the position of the first record. Raises `InvalidInput` if names are missing or repeated."""
         if self._header is None:
             csv.field_size_limit(self.file.max_line_bytes + 1)
-            feed = _Feed(self.file, 0)
+            feed = _Feed(self.file, 0, 0)
             try:
                 names = next(csv.reader(feed, delimiter=self.delimiter, strict=True), [])
             except (csv.Error, _Overlong) as error:
@@ -123,15 +133,18 @@ class DelimitedTable:
                 raise InvalidInput(
                     f"{self.file.name} needs a header line with a different name for each column, and has {names}"
                 )
-            self._header = (names, feed.offset)
+            self._header = (names, {"offset": feed.offset, "line": feed.line or 0})
         return self._header
 
-    def _records(self, offset: int, rows: int, size_bytes: int) -> tuple[list[list[str]], dict[int, RowError], int]:
-        width = len(self.header()[0])
-        feed = _Feed(self.file, offset)
+    def _records(
+        self, feed: _Feed, rows: int, size_bytes: int
+    ) -> tuple[list[list[str]], dict[int, RowError], list[int | None]]:
+        """The records, the faults of bad ones, and the line where each begins. Cells of a bad one are kept if they are text."""
+        width, offset = len(self.header()[0]), feed.offset
         reader = csv.reader(feed, delimiter=self.delimiter, strict=True)
         records: list[list[str]] = []
         bad: dict[int, RowError] = {}
+        lines: list[int | None] = []
         while len(records) < rows and (feed.offset - offset < size_bytes or not records):
             feed.begin()
             record, error = self._record(reader, feed, width)
@@ -139,11 +152,12 @@ class DelimitedTable:
                 break
             if error is not None:
                 bad[len(records)] = error
-            records.append([""] * width if record is None else record)
-        return records, bad, feed.offset
+            records.append([*(record or ()), *[""] * width][:width])
+            lines.append(feed.first_line)
+        return records, bad, lines
 
     def _record(self, reader: Any, feed: _Feed, width: int) -> tuple[list[str] | None, RowError | None]:
-        """The next record, or the fault of a bad one; neither at the end of the file."""
+        """The next record, and the fault of a bad one; neither at the end of the file."""
         try:
             record: list[str] | None = next(reader, None)
         except csv.Error as error:
@@ -157,9 +171,10 @@ class DelimitedTable:
         if not record and width == 1:
             record = [""]
         if feed.broken:
-            return None, RowError("invalid_input", "the record is not UTF-8")
+            cells = ["" if _BYTES.search(cell) else cell for cell in record]
+            return cells, RowError("invalid_input", "the record is not UTF-8")
         if len(record) != width:
-            return None, RowError("invalid_input", f"the record has {len(record)} columns, the header {width}")
+            return record, RowError("invalid_input", f"the record has {len(record)} columns, the header {width}")
         return record, None
 
     def _typed(self, read: dict[str, list[str]], bad: dict[int, RowError]) -> dict[str, list[Any]]:

@@ -17,7 +17,7 @@ import pytest
 
 from penstock import AsyncClient, Client, Media
 from penstock.client.problems import JobFailed
-from penstock.errors import Conflict, NotFound, PenstockError
+from penstock.errors import Conflict, InvalidInput, NotFound, PenstockError
 from penstock.loadtest.stack import free_port
 from tests.acceptance.test_cli import SQUARE, Up, stopped
 from tests.acceptance.test_metrics import Scrape, scraped
@@ -97,6 +97,44 @@ def test_the_same_idempotency_key_is_the_same_job(client: Client) -> None:
 def test_map_keeps_the_order_of_many(client: Client) -> None:
     outputs = client.map("square", ({"x": n} for n in range(200)), in_flight=32)
     assert [output["y"] for output in outputs] == [n * n for n in range(200)]
+
+
+class Counting(httpx2.HTTPTransport):
+    """Counts the requests that it sends."""
+
+    requests = 0
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        self.requests += 1
+        return super().handle_request(request)
+
+
+def test_a_map_makes_far_fewer_requests_than_it_has_rows(up: Up) -> None:
+    """Regression: with two requests a row, `map` gave fewer rows per second than a loop of `predict`."""
+    counting = Counting()
+    with Client(up.ready["url"], transport=counting) as client:
+        assert [output["y"] for output in client.map("square", ({"x": n} for n in range(320)))] == [n * n for n in range(320)]
+    # Ten groups of 32. Each is asked for once if it has ended by then, and at most once per row if its jobs end alone.
+    assert counting.requests < 320
+
+
+def test_a_map_goes_on_past_the_rows_that_fail_or_are_refused(client: Client) -> None:
+    rows = [1, -1, "no number", 2]
+    first, failed, refused, last = client.map("moody", rows, in_flight=16, return_exceptions=True)
+    assert (first, last) == (1, 2)
+    assert isinstance(failed, JobFailed)
+    assert "below zero" in str(failed)
+    assert isinstance(refused, InvalidInput)
+    with pytest.raises(JobFailed, match="below zero"):
+        list(client.map("moody", [1, -1, 2]))
+
+
+async def test_a_map_gives_outputs_that_are_files_or_too_large_for_a_list(up: Up, client: Client) -> None:
+    texts = ["a", "b", "é"]
+    expected = [Media(text.encode() * 100_000, "text/csv", f"{text}.csv") for text in texts]
+    assert list(client.map("files", texts)) == expected
+    async with AsyncClient(up.ready["url"]) as other:
+        assert [output async for output in other.map("files", texts)] == expected
 
 
 def test_unordered_map_gives_all(client: Client) -> None:

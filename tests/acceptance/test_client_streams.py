@@ -48,6 +48,18 @@ def test_chunks_come_out_of_the_client_as_the_model_yields_them(client: Client, 
     assert list(stream) == ["c"]
 
 
+async def test_a_model_that_does_not_yield_streams_its_output_as_one_chunk(up: Up, client: Client) -> None:
+    """Regression: the stream of such a model was empty, as if it had no output."""
+    item = {"steps": 1, "tag": "x"}
+    output = client.predict("steady", item)
+    assert output is not None
+    assert list(client.stream("steady", item)) == [output]
+    assert list(client.submit("steady", item).stream()) == [output]
+    async with AsyncClient(up.ready["url"]) as other:
+        assert [chunk async for chunk in other.stream("steady", item)] == [output]
+    assert list(client.stream("spell", {"text": ""})) == [], "a stream may be empty"
+
+
 def test_a_stream_ends_with_the_error_of_its_job(client: Client) -> None:
     stream = client.stream("spell", {"text": "abc", "raise_at": 1})
     assert next(stream) == "a"

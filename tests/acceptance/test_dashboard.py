@@ -224,7 +224,7 @@ def test_a_group_of_failed_jobs_is_dismissed_and_its_jobs_stay(stack: DashboardS
     jobs = stack.failed(3)
     page.goto("/ui/failed")
     page.locator(".group").get_by_role("button", name=re.compile("^Dismiss (it|all)")).click()
-    expect(page.get_by_role("heading", name="Nothing failed")).to_be_visible()
+    expect(page.get_by_role("heading", name="No failed jobs are kept")).to_be_visible()
     assert {stack.job(job)["status"] for job in jobs} == {"failed"}
     [later] = stack.failed(1)
     page.goto("/ui/failed")
@@ -331,7 +331,7 @@ def test_a_key_that_only_reads_sees_no_button_and_no_workers(stack: DashboardSta
         expect(page.get_by_role("heading", name="Queues")).to_be_visible()
         expect(page.get_by_role("link", name="Workers")).to_have_count(0)
         page.get_by_role("link", name="Failed").click()
-        expect(page.get_by_role("heading", name="Nothing failed")).to_be_visible()
+        expect(page.get_by_role("heading", name="No failed jobs are kept")).to_be_visible()
 
 
 def test_a_store_that_goes_away_is_said_and_what_was_known_stays_on_the_page(stack: DashboardStack, page: Page) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from penstock.gateway.asgi.negotiation import JSON
 from penstock.gateway.jobs.many import MAX_IDS
 from tests.acceptance.gateway_process import GatewayClient, Hand
 from tests.security.keyed import ALICE, BOB, UNKNOWN_ID, keyed_gateway
@@ -74,6 +75,17 @@ def test_a_wait_for_many_ends_with_the_first_that_ends(gateway: GatewayClient, h
         states = [job["status"] for job in waiting.result(24.0)["data"]]
     assert states == ["queued", "cancelled", "queued"]
     assert read(gateway, jobs, wait="25")["data"][1]["status"] == "cancelled", "one has ended already: this returns at once"
+
+
+def test_small_outputs_come_with_the_list_and_others_are_left_out(gateway: GatewayClient, hand: Hand) -> None:
+    while hand.claim().jobs:
+        pass
+    jobs = submit(gateway, 4)
+    for output, media in ((b'{"y":%d}' % 10**30, JSON), (b"not JSON, whatever the model says", JSON), (b"1,2", "text/csv")):
+        hand.finish(hand.take(), output, media=media)
+    bodies = read(gateway, jobs, outputs="true")["data"]
+    assert [body.get("output") for body in bodies] == [{"y": 10**30}, None, None, None]
+    assert all("output" not in body for body in read(gateway, jobs)["data"])
 
 
 def test_one_stream_tells_the_changes_of_many_jobs_and_ends_with_the_last(gateway: GatewayClient, hand: Hand) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from penstock.broker.blobs.files import BlobStore
+from penstock.broker.blobs.files import BlobStore, BlobsUnavailable
 from penstock.broker.blobs.opening import open_blobs
 from penstock.embedded.server import EmbeddedServer
 from penstock.job import BlobLocation
@@ -189,3 +189,16 @@ def test_a_run_reads_and_writes_objects_as_its_files(apart: Apart) -> None:
         outputs = [json.loads(line)["output"]["n"] for line in out.read().splitlines()]
     assert outputs == list(range(20))
     assert files.expand(f"{place}/*.jsonl")[0] == [f"{place}/in.jsonl", f"{place}/out.jsonl"]
+
+
+def test_a_bucket_that_does_not_exist_is_said_in_a_line(apart: Apart) -> None:
+    """Regression: 27 lines of the library's debug output, which ended with "this is a bug"."""
+    (apart.driver / "one.jsonl").write_text('{"n": 1, "pad": ""}\n')
+    for arguments in (("s3://no-such-bucket/in.jsonl", "-o", "no.jsonl"), ("one.jsonl", "-o", "s3://no-such-bucket/no.jsonl")):
+        done = apart.run(*arguments)
+        error = json.loads(done.stdout.splitlines()[-1])["error"]
+        assert (done.returncode, error["code"]) == (1, "io_error"), done.stdout + done.stderr
+        assert error["message"].startswith("the object store: there is no such bucket; check")
+    nowhere = open_blobs(BlobLocation(apart.folder, "s3://no-such-bucket/x"))
+    with pytest.raises(BlobsUnavailable, match="there is no such bucket"):
+        nowhere.put(f"{'0' * 26}.in", b"1")

@@ -97,7 +97,9 @@ def test_a_replay_owns_its_input_file_and_keeps_it_when_its_origin_is_collected(
     replayed = client.post(f"/v1/jobs/{old}/replay").json()["id"]
     for name in hand.store.sweep("square").blobs:
         blobs.delete_all([name])
-    assert client.get(f"/v1/jobs/{old}").status_code == 410
+    gone = client.get(f"/v1/jobs/{old}")
+    assert gone.status_code == 410
+    assert "sync_result_ttl_s" in gone.json()["hint"], "Regression: the hint named only the setting of submitted jobs"
     claimed = hand.take()
     assert (str(claimed.id), claimed.input.blob.partition(".")[0]) == (replayed, claimed.id.serial)
     assert blobs.get(claimed.input.blob) == LARGE

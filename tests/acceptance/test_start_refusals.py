@@ -7,13 +7,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import redis
 
+from penstock.broker.store.aio import AsyncStore
+from penstock.broker.store.sync import RedisStore
+from penstock.cli.exits import StartError
+from penstock.cli.serve import setup
 from penstock.cli.serve.start_watch import check_store
 from penstock.embedded.server import EmbeddedServer
+from penstock.errors import StoreUnavailable
 from penstock.settings.tables import Settings
 from tests.acceptance.gateway_process import gateway_process
 from tests.acceptance.test_cli import SQUARE, clean_environment, stopped
@@ -123,7 +129,7 @@ def has_namespaces() -> bool:
 
 
 @pytest.mark.skipif(not has_namespaces(), reason="a small disk of one's own needs user namespaces")
-@pytest.mark.parametrize("room_kib", [0, 60], ids=["no room", "room for the start alone"])
+@pytest.mark.parametrize("room_kib", [0, 60, 1024], ids=["no room", "room for the start alone", "room for some jobs"])
 def test_a_full_disk_is_named(tmp_path: Path, room_kib: int) -> None:
     # Regression: a full disk was never named, and then it was "a bug".
     (tmp_path / "disk").mkdir()
@@ -264,3 +270,73 @@ def check_unwaiting(done: subprocess.CompletedProcess[str]) -> None:
     said = done.stderr.splitlines()
     assert said[0].startswith("error: the job store may not be used: it cannot wait for replicas"), done.stderr
     assert "use Redis 7.2 or newer" in said[1]
+
+
+@pytest.fixture(scope="module")
+def without_functions(has_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server that refuses FUNCTION in the words of a Redis that is too old to have it."""
+    folder = tmp_path_factory.mktemp("old")
+    (folder / "renamed.conf").write_text("rename-command FUNCTION no-such-command\n")
+    server = Server(folder, extra={"include": str(folder / "renamed.conf")})
+    server.start()
+    yield server.url
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    "command", [["up", str(SQUARE), "--port", "0"], ["gateway", "--port", "0"], ["worker", str(SQUARE)], ["runner"]]
+)
+def test_a_redis_without_functions_is_said_in_one_line(without_functions: str, tmp_path: Path, command: list[str]) -> None:
+    """Regression: a gateway ended with a traceback of its lifespan, and a worker wrote tracebacks for ever."""
+    done = run(tmp_path, *command, PENSTOCK_REDIS_URL=without_functions)
+    assert done.returncode == 7, done.stderr
+    assert "Traceback" not in done.stderr
+    error, hint = done.stderr.splitlines()[-2:]
+    assert error.startswith("error: this Redis has no functions")
+    assert "Valkey" in hint
+
+
+async def test_the_processes_themselves_say_that_a_redis_has_no_functions(without_functions: str) -> None:
+    store = AsyncStore(without_functions)
+    await store.start()
+    with pytest.raises(StoreUnavailable, match="this Redis has no functions"):
+        await store.stats("square")
+    await store.close()
+    with closing(RedisStore(without_functions)) as blocking, pytest.raises(StoreUnavailable, match="no functions"):
+        blocking.stats("square")
+
+
+def test_doctor_tells_a_redis_without_functions_from_one_that_is_away(without_functions: str, tmp_path: Path) -> None:
+    """Regression: doctor said "start it" of a server that ran."""
+    found = {
+        url: called_here("doctor", cwd=tmp_path, env=clean_environment() | {"PENSTOCK_REDIS_URL": url}).stdout
+        for url in (without_functions, "redis://127.0.0.1:1")
+    }
+    assert "this Redis has no functions" in found[without_functions]
+    assert "next: use a newer Redis" in found[without_functions]
+    assert "next: start it, or correct PENSTOCK_REDIS_URL" in found["redis://127.0.0.1:1"]
+
+
+def test_a_store_that_is_away_is_said_in_a_sentence_before_the_lines_of_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Regression: a gateway or worker alone without a Redis wrote lines of JSON for ever, and no sentence."""
+    setup.need_sound_store(Settings.load(None, {"PENSTOCK_REDIS_URL": "redis://127.0.0.1:1"}))
+    [said] = capsys.readouterr().err.splitlines()
+    assert said.startswith("the job store: Redis cannot be reached")
+    assert said.endswith("it is tried until it answers: start it, or correct PENSTOCK_REDIS_URL")
+
+
+def test_little_room_is_said_and_hardly_any_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: `penstock up` was ready on a disk of 1 MB, and its store died at the first submits."""
+    needed = 1 << 60
+    settings = Settings.load(
+        None, {"PENSTOCK_STORE__RESERVE_BYTES": str(needed), "PENSTOCK_STORE__STATE_DIR": str(tmp_path / "state")}
+    )
+    setup.need_room(settings)
+    assert "nearly full" in capsys.readouterr().err
+    monkeypatch.setattr(setup, "_LEAST_ROOM_BYTES", needed)
+    with pytest.raises(StartError, match="nearly full"):
+        setup.need_room(settings)

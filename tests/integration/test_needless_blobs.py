@@ -15,8 +15,8 @@ import pytest
 
 from penstock.broker.blobs.files import LocalBlobs
 from penstock.broker.records import BatchStamp, ClaimRequest, Ending, NewJob
-from penstock.broker.server.embedded import EmbeddedServer
 from penstock.broker.store.sync import RedisStore
+from penstock.embedded.server import EmbeddedServer
 from penstock.errors import StoreUnavailable
 from penstock.job import JobId, JobState, Payload, new_job_id
 from penstock.workers.slot.needless import EVERY_S, NeedlessBlobs

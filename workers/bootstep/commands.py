@@ -16,7 +16,7 @@ REFUSED = {
     "cancel_consumer": f"{_MODELS}; stop the worker with `celery control shutdown`, or a version with `penstock models unload`",
     "rate_limit": "rates are limited where jobs come in: rate_per_s of a key, or of [gateway]",
     "time_limit": "how long a run may take is max_run_s in [models.NAME]",
-    "autoscale": "slots do not follow the load; use pool_grow and pool_shrink, or more workers",
+    "autoscale": "a model's settings scale its slots, and Celery does not; or use pool_grow and pool_shrink",
     "pool_restart": "to reload a model, run `penstock models load` or restart the worker",
     "revoke_by_stamped_headers": "jobs have no stamps; revoke tasks by their ids, or cancel jobs by a tag over HTTP",
 }

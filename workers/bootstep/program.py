@@ -28,7 +28,10 @@ _LATE_S = 8.0
 # D82: docs/design/workers-and-devices.md. Options of `celery worker` that cannot work here, and what to use instead.
 _IN_MODEL = "set {} in [models.NAME] of penstock.toml"
 _INSTEAD = {
-    "autoscale": ("--autoscale", "slots do not follow the load; use `celery control pool_grow`, or more workers"),
+    "autoscale": (
+        "--autoscale",
+        "a model's settings scale its slots, and Celery does not; or use `celery control pool_grow`",
+    ),
     "queues": ("-Q", "a worker serves the models of its settings; give each worker a penstock.toml with its models"),
     "exclude_queues": ("-X", "a worker serves the models of its settings; give each worker a penstock.toml with its models"),
     "time_limit": ("--time-limit", _IN_MODEL.format("max_run_s")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import redis
@@ -23,6 +24,8 @@ NOT_NOW = (
 _REFUSALS = (redis.OutOfMemoryError,)
 _REFUSED = ("MISCONF", "NOREPLICAS")
 _FORBIDDEN_HINT = "give this Redis user the rights that `penstock store users` prints"
+_NEW_ENOUGH = "use a newer Redis, or Valkey; without PENSTOCK_REDIS_URL, `penstock up` starts a store of its own"
+_UNKNOWN = re.compile("unknown command ['`](FUNCTION|FCALL)")
 _CODES = {
     redis.ReadOnlyError: "READONLY",
     redis.exceptions.MasterDownError: "MASTERDOWN",
@@ -40,6 +43,10 @@ class LoginRefused(StoreUnavailable):
     """Redis answers, and does not take the user name or the password. Trying again does not help."""
 
 
+class NoFunctions(StoreUnavailable):
+    """The server answers, and has no Redis Functions. Trying again does not help."""
+
+
 class AskAgain(StoreUnavailable):
     """The store has not carried out the call; the same call may succeed in a moment, maybe at another server."""
 
@@ -49,7 +56,7 @@ def count_asked_again(error: Exception) -> None:
 
 
 def store_error(error: Exception) -> Exception:
-    """`StoreUnavailable` if Redis is away, refuses writes or forbids the command; else the error itself."""
+    """`StoreUnavailable` if Redis is away, refuses writes, forbids the command or lacks functions; else the error itself."""
     if isinstance(error, redis.AuthenticationError):
         return LoginRefused(
             f"Redis refuses the user name or the password: {error}",
@@ -61,13 +68,20 @@ def store_error(error: Exception) -> Exception:
         return _not_now(error)
     if isinstance(error, AWAY):
         return StoreUnavailable(f"Redis cannot be reached: {error}", hint="see `penstock doctor`")
+    return _refusal(error) or error
+
+
+def _refusal(error: Exception) -> StoreUnavailable | None:
+    said = str(error) if isinstance(error, redis.ResponseError) else ""
     if isinstance(error, redis.exceptions.NoPermissionError):
         return StoreUnavailable(f"Redis does not allow this user what it needs: {error}", hint=_FORBIDDEN_HINT)
-    if isinstance(error, redis.ResponseError) and "WAITAOF" in str(error):
+    if _UNKNOWN.match(said):
+        return NoFunctions("this Redis has no functions: it is older than 7.0, or its commands are renamed", hint=_NEW_ENOUGH)
+    if "WAITAOF" in said:
         return StoreUnavailable(f"the store cannot wait for its replica: {error}", hint="see `penstock doctor`")
-    if isinstance(error, _REFUSALS) or (isinstance(error, redis.ResponseError) and str(error).startswith(_REFUSED)):
+    if isinstance(error, _REFUSALS) or (said and said.startswith(_REFUSED)):
         return StoreUnavailable(f"Redis refuses to write: {error}", hint="see `penstock doctor`")
-    return error
+    return None
 
 
 def _not_now(error: Exception) -> StoreUnavailable:

@@ -30,6 +30,9 @@ _ENDED_AT = {
     RunState.CANCELLED: "cancelled_at",
 }
 _FAMILIES = ("/v1/files", "/v1/batches", "/v1/embeddings")
+# What else OpenAI's clients ask for. Requests there are refused in their form, and told what there is.
+_ABSENT = tuple(f"/v1/{name}" for name in ("chat", "completions", "responses", "moderations", "images", "audio", "uploads"))
+_THERE_IS = f"Of OpenAI's API there are {', '.join(_FAMILIES)}; any other model is called at POST /v1/models/MODEL/jobs."
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _PERMANENT = frozenset({409, 500, 501, 507})
 _NO_RETRY = (b"x-should-retry", b"false")
@@ -101,7 +104,11 @@ def page_of(views: Sequence[dict[str, Any]], *, has_more: bool) -> dict[str, Any
 
 
 def speaks_openai(path: str) -> bool:
-    return any(path == family or path.startswith(family + "/") for family in _FAMILIES)
+    return _is_in(path, (*_FAMILIES, *_ABSENT))
+
+
+def _is_in(path: str, families: Sequence[str]) -> bool:
+    return any(path == family or path.startswith(family + "/") for family in families)
 
 
 def as_openai(problem: ProblemResponse, error: Exception) -> ProblemResponse:
@@ -110,6 +117,8 @@ def as_openai(problem: ProblemResponse, error: Exception) -> ProblemResponse:
     OpenAI's clients repeat every 409 and 5xx unless a header forbids it, so errors that will not pass carry that header.
     """
     body: dict[str, Any] = orjson.loads(problem.body)
+    if problem.status == 404 and _is_in(body["instance"], _ABSENT):
+        body["hint"] = _THERE_IS
     hint = body.get("hint")
     error_member = {
         "message": body["detail"] if hint is None else f"{body['detail'].rstrip('.')}. {hint}",

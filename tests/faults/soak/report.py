@@ -71,8 +71,12 @@ def markdown(told: Mapping[str, Any]) -> str:
         if left is None
         else [f"- keys in the store: {told['keys_before']:,} before the load, {left:,} after it was collected"]
     )
+    others = told["predictions_beside"]
+    missed = f"{told['answers'].get('broken', 0):,} connections of the load failed or broke (a killed gateway breaks its own)"
+    missed += f", and {others.get('broken', 0)} of the {sum(others.values()):,} predictions beside"
     facts = [
         f"- {told['minutes']:g} minutes on {told['cores']} cores: {rate}; {beside}",
+        f"- {missed}",
         f"- verdict: **{told['verdict']}**",
         *after,
     ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 JOB_ID = "01k9xw3c5t8ze2m4v6b7n0q1rs-square"
@@ -57,7 +59,8 @@ def problem(status: int, code: str, detail: str = "it did not work", **more: Any
 
 
 @contextmanager
-def playing(*script: Line) -> Iterator[Gateway]:
+def playing(*script: Line, certificate: Path | None = None) -> Iterator[Gateway]:
+    """`certificate`: of `localhost`, in a file with its key; the server then speaks TLS."""
     lines, seen = deque(script), list[Seen]()
 
     class Player(BaseHTTPRequestHandler):
@@ -87,10 +90,15 @@ def playing(*script: Line) -> Iterator[Gateway]:
             """Write no log."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Player) as server:
+        if certificate:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            yield Gateway(f"http://127.0.0.1:{server.server_address[1]}", lines, seen)
+            origin = "https://localhost" if certificate else "http://127.0.0.1"
+            yield Gateway(f"{origin}:{server.server_address[1]}", lines, seen)
         finally:
             server.shutdown()
             thread.join()

@@ -67,14 +67,14 @@ async def test_map_yields_in_order_from_any_kind_of_stream() -> None:
         for number in range(2):
             yield number
 
-    script = [Line(202, job()), Line(200, 0), Line(202, job()), Line(200, 1)]
+    script = [line for n in range(2) for line in (Line(202, job()), Line(200, {"data": [job("succeeded", output=n)]}))]
     with playing(*script) as gateway:
         async with AsyncClient(gateway.url) as client:
             assert [value async for value in client.map("square", numbers(), in_flight=1)] == [0, 1]
 
 
 async def test_a_cancelled_wait_cancels_the_job_of_a_map() -> None:
-    script = [Line(202, job()), Line(202, job("running")), *[Line(202, job("running"))] * 20]
+    script = [Line(202, job()), *[Line(200, {"data": [job("running")]})] * 20]
     with playing(*script) as gateway:
         async with AsyncClient(gateway.url) as client:
             outputs = client.map("square", [1], in_flight=1)

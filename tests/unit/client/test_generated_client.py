@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 
 import pytest
 
-from penstock.client.handles import job_map, job_map_aio
 from tests import generate_sync_client
 
 
@@ -14,7 +12,3 @@ def test_the_blocking_client_is_what_its_generator_makes_of_the_asyncio_one(sour
     text = Path(generate_sync_client.CLIENT / target).read_text()
     assert text == generate_sync_client.blocking_source(source), "run `make sync-client`"
     assert text.startswith(f"# Generated from client/{source}")
-
-
-def test_both_kinds_of_map_take_the_same_arguments() -> None:
-    assert list(inspect.signature(job_map.outputs).parameters) == list(inspect.signature(job_map_aio.outputs).parameters)

@@ -87,6 +87,13 @@ def test_each_bad_end_of_a_job_has_an_error_that_carries_job_and_problem(status:
     assert "ValueError: x" in str(error)
 
 
+def test_a_job_whose_code_raised_names_the_way_to_its_traceback() -> None:
+    """Regression: `error: job ... failed: ZeroDivisionError` said nothing of where to look."""
+    error = ended_error(job_view(job("failed", error={"code": "handler_error", "message": "ZeroDivisionError"})))
+    assert error.hint == f"see where: penstock jobs show {JOB_ID} --traceback"
+    assert ended_error(job_view(job("failed", error={"code": "invalid_input", "message": "no number"}))).hint is None
+
+
 def test_a_failed_job_is_a_handlers_error_to_those_who_catch_it_so() -> None:
     assert isinstance(ended_error(job_view(job("failed"))), errors.HandlerError)
 

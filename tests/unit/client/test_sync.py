@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock import Media
+from penstock.client.handles import job_map
 from penstock.client.problems import AnswerTimeout, GatewayUnreachable, JobFailed
 from penstock.client.retries import RetryPolicy
 from penstock.client.sync import Client
-from penstock.errors import BadRequest, Conflict, NotFound, Overloaded
+from penstock.errors import BadRequest, Conflict, InvalidInput, NotFound, Overloaded
+from tests.certificates import Authority
 from tests.unit.client.scripted_gateway import JOB_ID, Line, job, playing, problem
 
 NOW = {"retry-after": "0"}
@@ -63,6 +66,21 @@ def test_a_prediction_that_came_too_late_is_a_timeout() -> None:
 def test_a_window_of_no_jobs_is_refused() -> None:
     with Client() as client, pytest.raises(BadRequest, match="at least 1"):
         list(client.map("square", [1], in_flight=0))
+
+
+def test_a_certificate_of_an_unknown_authority_is_told_with_the_variable_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the hint was to start a gateway."""
+    authority = Authority(tmp_path)
+    with playing(Line(200, {"data": []}), certificate=authority.issue("localhost")) as gateway:
+        with Client(gateway.url, retry=RetryPolicy(max_attempts=1)) as client, pytest.raises(GatewayUnreachable) as caught:
+            client.models()
+        assert caught.value.hint is not None
+        assert "SSL_CERT_FILE" in caught.value.hint
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+        with Client(gateway.url) as client:
+            assert client.models() == []
 
 
 def test_a_gateway_that_is_not_there_is_named_with_the_next_command() -> None:
@@ -135,35 +153,101 @@ def test_an_unknown_job_is_not_found() -> None:
         client.job("01k9xw3c5t8ze2m4v6b7n0q1rs-square")
 
 
+IDS = tuple(f"01k9xw3c5t8ze2m4v6b7n0q1r{letter}-square" for letter in "abcd")
+
+
+def ended(*outputs: tuple[str, Any]) -> Line:
+    return Line(200, {"data": [job("succeeded", id=job_id, output=output) for job_id, output in outputs]})
+
+
+def refused() -> Line:
+    return problem(422, "invalid_input", "it is no number")
+
+
 def test_map_keeps_the_order_and_at_most_the_window_in_flight() -> None:
-    script = [Line(202, job()), Line(202, job()), Line(200, 0), Line(202, job()), Line(200, 1), Line(200, 4)]
+    first, second, third, _ = IDS
+    script = [
+        *[Line(202, job(id=first)), Line(202, job(id=second)), ended((first, 0))],
+        *[Line(202, job(id=third)), ended((second, 1)), ended((third, 4))],
+    ]
     with playing(*script) as gateway, Client(gateway.url) as client:
         assert list(client.map("square", range(3), in_flight=2)) == [0, 1, 4]
     assert [path.split("?")[0] for path in gateway.paths()] == [
         "POST /v1/models/square/jobs",
         "POST /v1/models/square/jobs",
-        "GET /linked/result",
+        "GET /v1/jobs",
         "POST /v1/models/square/jobs",
-        "GET /linked/result",
-        "GET /linked/result",
+        "GET /v1/jobs",
+        "GET /v1/jobs",
     ]
 
 
+def test_map_submits_groups_and_asks_for_their_outputs_together() -> None:
+    """Regression: each row cost two requests, so `map` was slower than a loop of `predict`."""
+    data = [job(id=one) for one in IDS]
+    script = [Line(202, {"data": data[:2]}), Line(202, {"data": data[2:]}), ended(*zip(IDS[:2], "ab", strict=True))]
+    with playing(*script, ended(*zip(IDS[2:], "cd", strict=True))) as gateway, Client(gateway.url) as client:
+        assert list(client.map("square", range(4), in_flight=4)) == list("abcd")
+    assert [path.split("?")[0] for path in gateway.paths()] == ["POST /v1/models/square/jobs:batch"] * 2 + ["GET /v1/jobs"] * 2
+    assert gateway.seen[0].content == b"0\n1"
+
+
+def test_a_refused_row_of_a_map_is_refused_alone_and_in_its_place() -> None:
+    script = [refused(), Line(202, job(id=IDS[0])), refused(), ended((IDS[0], 0))]
+    with playing(*script) as gateway, Client(gateway.url) as client:
+        first, second = client.map("square", [0, "x"], in_flight=8, return_exceptions=True)
+    # Each of the two is sent by a thread of its own, so either may get the refusal.
+    assert {type(first), type(second)} == {int, InvalidInput}
+
+
+def test_map_raises_at_the_row_that_failed_or_yields_its_error_and_goes_on() -> None:
+    """Regression: a map could not go on past a row that failed."""
+    fault = {"code": "handler_error", "message": "below zero", "retryable": False}
+    ends = Line(200, {"data": [job("failed", id=IDS[0], error=fault), job("succeeded", id=IDS[1], output=4)]})
+    submits = Line(202, {"data": [job(id=IDS[0]), job(id=IDS[1])]})
+    with playing(submits, ends) as gateway, Client(gateway.url) as client:
+        error, output = client.map("square", range(2), in_flight=8, return_exceptions=True)
+    assert (str(error), output) == (f"job {IDS[0]} failed: below zero", 4)
+    with playing(submits, ends) as gateway, Client(gateway.url) as client, pytest.raises(JobFailed, match="below zero"):
+        list(client.map("square", range(2), in_flight=8))
+
+
+def test_an_output_that_the_list_left_out_is_read_by_itself() -> None:
+    script = [
+        Line(202, job()),
+        Line(200, {"data": [job("succeeded")]}),
+        Line(200, raw=b"\0", headers={"content-type": "image/x"}),
+    ]
+    with playing(*script) as gateway, Client(gateway.url) as client:
+        assert list(client.map("square", [b"a"])) == [Media(b"\0", "image/x")]
+    assert gateway.paths()[-1] == "GET /linked/result?wait=25"
+
+
+def test_an_input_does_not_wait_until_a_slow_source_has_filled_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_map, "_READ_WITHIN_S", 0.0)
+    script = [Line(202, job(id=IDS[0])), Line(202, job(id=IDS[1])), ended((IDS[0], 0), (IDS[1], 1))]
+    with playing(*script) as gateway, Client(gateway.url) as client:
+        assert list(client.map("square", iter(range(2)))) == [0, 1]
+    assert gateway.paths()[:2] == ["POST /v1/models/square/jobs"] * 2
+
+
 def test_unordered_map_yields_what_has_ended_before_what_has_not() -> None:
-    late = Line(202, job("running"))
-    script = [Line(202, job()), Line(202, job()), late, Line(200, "second"), Line(200, "first")]
+    one_of_two = Line(200, {"data": [job(id=IDS[0]), job("succeeded", id=IDS[1], output="second")]})
+    script = [Line(202, {"data": [job(id=IDS[0]), job(id=IDS[1])]}), one_of_two, ended((IDS[0], "first"))]
     with playing(*script) as gateway, Client(gateway.url) as client:
         assert list(client.map("square", "ab", ordered=False)) == ["second", "first"]
 
 
 def test_a_map_that_is_left_early_cancels_what_is_still_open() -> None:
-    script = [Line(202, job()), Line(202, job()), Line(200, 0), Line(202, job("cancelled"))]
+    data = [job(id=IDS[0]), job(id=IDS[1])]
+    one_of_two = Line(200, {"data": [job("succeeded", id=IDS[0], output=0), data[1]]})
+    script = [Line(202, {"data": data}), one_of_two, Line(202, job("cancelled"))]
     with playing(*script) as gateway, Client(gateway.url) as client:
-        outputs = client.map("square", range(2), in_flight=2)
+        outputs = client.map("square", range(2))
         assert next(outputs) == 0
         outputs.close()  # type: ignore[attr-defined]
     assert gateway.paths()[-1] == "POST /linked/cancel"
-    assert len(gateway.seen) == 4
+    assert len(gateway.seen) == 3
 
 
 def events(*told: tuple[str, str, Any]) -> Line:

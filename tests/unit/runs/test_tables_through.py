@@ -72,8 +72,23 @@ def test_bad_csv_records_are_rows_with_a_reason_and_the_rest_goes_on(tmp_path: P
     assert [each and each["x"] for each in inputs] == [1, None, None, None, None, None, 7]
     assert inputs[0] == {"x": 1, "t": "one"}
     assert {row: error.code for row, error in bad.items()} == dict.fromkeys((1, 2, 3, 4, 5), "invalid_input")
-    assert bad[1].message == "the record has 1 columns, the header 2"
-    assert "column 'x' holds 'five'" in bad[4].message
+    assert bad[1].message == "line 3: the record has 1 columns, the header 2"
+    assert bad[4].message.startswith("line 6: column 'x' holds 'five'")
+
+
+@pytest.mark.parametrize("rows", [1, 2, 100])
+def test_a_bad_record_names_its_line_and_keeps_the_cells_that_it_has(tmp_path: Path, rows: int) -> None:
+    """Regression: the error of a row of a table had no line, and the row of a short record lost its id."""
+    (tmp_path / "in.csv").write_bytes(b'id,x\na,"1\n"\nb\nc,no,5\nd,\xff\ne,x\n')
+    schema = {"type": "object", "properties": {"x": {"type": "number"}}}
+    _, carried, bad = read_all(spec_of(tmp_path / "in.csv", columns={"x": "x"}, carry=("id",)), schema, rows=rows)
+    assert carried["id"] == ["a", "b", "c", "d", "e"]
+    assert {row: error.message.partition(":")[0] for row, error in bad.items()} == {
+        1: "line 4",
+        2: "line 5",
+        3: "line 6",
+        4: "line 7",
+    }
 
 
 @pytest.mark.parametrize("name", ["in.csv", "in.parquet"])

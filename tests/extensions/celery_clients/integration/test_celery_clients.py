@@ -341,7 +341,7 @@ def test_a_task_that_was_revoked_before_anybody_read_it_never_runs(client: Stock
         ('add_consumer("penstock.{ordered}"', "a worker serves the models of its settings"),
         ('rate_limit("penstock.ordered", "1/s"', "rate_per_s"),
         ('time_limit("penstock.ordered", 5', "max_run_s"),
-        ("autoscale(4, 1", "do not follow the load"),
+        ("autoscale(4, 1", "settings scale its slots, and Celery does not"),
         ("pool_shrink(1", "every model keeps a slot"),
         ("pool_grow(0", "above 0"),
     ],
@@ -368,7 +368,7 @@ def test_a_worker_refuses_options_that_cannot_do_what_they_say(server: Server) -
     refused = own_celery(server, "worker", "-Q", "penstock.{ordered}", "-c", "7", "--autoscale", "4,1")
     assert refused.returncode == 4
     assert "-Q: a worker serves the models of its settings; give each worker a penstock.toml" in refused.stderr
-    assert "--autoscale: slots do not follow the load" in refused.stderr
+    assert "--autoscale: a model's settings scale its slots, and Celery does not" in refused.stderr
     assert "-c: a worker has the slots of its models" in refused.stderr
 
 

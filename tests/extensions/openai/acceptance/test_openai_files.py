@@ -75,6 +75,15 @@ def embedding(hand: Hand) -> Iterator[None]:
             served.result(5.0)
 
 
+def test_what_there_is_not_is_refused_in_openais_form_and_says_what_there_is(client: openai.OpenAI) -> None:
+    """Regression: the refusal of /v1/chat/completions had our form alone, and the client showed no reason."""
+    with pytest.raises(openai.NotFoundError, match="there are /v1/files, /v1/batches, /v1/embeddings") as refused:
+        client.chat.completions.create(model="square", messages=[{"role": "user", "content": "4"}])
+    assert refused.value.code == "not_found"
+    with pytest.raises(openai.NotFoundError, match="/v1/models/MODEL/jobs"):
+        client.responses.create(model="square", input="4")
+
+
 def test_a_file_is_stored_listed_read_and_deleted(client: openai.OpenAI) -> None:
     data = b'{"a": 1}\n' * 100
     made = client.files.create(file=("../../input.jsonl", data), purpose="batch")

@@ -70,3 +70,12 @@ def test_the_check_names_packages_that_are_missing_and_the_command_that_installs
     assert raised.value.hint == "pip install 'absent-one>=2'"
     file.write_text('[models.a]\nsource = "a.py"\nrequirements = ["pytest"]\n')
     check_settings(file, as_json=False)
+
+
+def test_a_check_where_nothing_is_declared_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: in a wrong folder `penstock config --check` said `ok: 0 models`."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="nothing to check"):
+        check_settings(None, as_json=False)
+    (tmp_path / "penstock.toml").write_text("[gateway]\nport = 0\n")
+    check_settings(None, as_json=False)

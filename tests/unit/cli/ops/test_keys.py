@@ -30,6 +30,12 @@ def test_a_new_key_is_shown_once_and_declared_by_its_hash_alone() -> None:
     assert key.expires_at is not None
 
 
+def test_a_key_has_the_limits_that_the_command_names() -> None:
+    declared, _ = made("ci", "--rate", "7", "--burst", "9", "--max-open-jobs", "3")
+    [key] = Settings.load(None, {"PENSTOCK_KEYS": declared}).keys
+    assert (key.rate_per_s, key.burst, key.max_open_jobs) == (7.0, 9, 3)
+
+
 def test_a_key_as_json_holds_the_secret_and_what_to_declare() -> None:
     table = json.loads(made("ci", "--json")[0])
     assert digest_of(table["key"].partition(".")[2].encode()) == table["sha256"]

@@ -17,6 +17,21 @@ def child(code: str) -> ManagedProcess:
     return ManagedProcess("worker", [sys.executable, "-S", "-c", code], os.environ)
 
 
+def test_an_interrupt_stops_a_command_that_a_script_started_in_the_background() -> None:
+    """Regression: a shell without job control has its background commands ignore SIGINT, and `penstock up &` kept to that."""
+    numbers, stop = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP), StopSignals()
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        stop.install()
+        signal.raise_signal(signal.SIGHUP)
+        assert stop.count == 0, "under nohup it outlives its terminal"
+        signal.raise_signal(signal.SIGINT)
+        assert stop.count == 1
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def test_waits_double_to_a_limit_and_begin_anew_after_a_long_life() -> None:
     delay = RestartDelay()
     assert [delay.after_death(0.1) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]

@@ -44,6 +44,14 @@ def test_a_worker_knows_that_its_own_store_syncs_each_write(tmp_path: Path, fsyn
     assert Settings.load(env=worker.env).store.require == required
 
 
+def test_a_fault_of_a_flag_is_not_told_as_one_of_a_variable(tmp_path: Path) -> None:
+    """Regression: `--redis-url localhost` was a fault of PENSTOCK_STORE__URL, which nobody had set."""
+    with pytest.raises(ConfigError) as caught:
+        setup.serve_setup([], config=None, flags={"store.url": "localhost:6379"}, environ={}, folder=tmp_path)
+    [fault] = caught.value.faults
+    assert fault.endswith("(from flag)")
+
+
 def test_all_faults_of_the_settings_are_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "penstock.toml").write_text("[gateway]\nport = -1\nhots = 'x'\n")
     with pytest.raises(ConfigError) as caught:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,26 @@ def faults_of(config: Path | None, env: dict[str, str] | None = None) -> list[st
     with pytest.raises(ConfigError) as caught:
         Settings.load(config, env or {})
     return caught.value.faults
+
+
+def test_a_variable_of_a_model_that_is_not_declared_names_the_one_that_was_meant(tmp_path: Path) -> None:
+    """Regression: it was told as a fault of penstock.toml: a model without a source, and a setting of it."""
+    config = write(tmp_path, "[models.square]\nsource = 'm:S'\n")
+    variable = "PENSTOCK_MODELS__SQARE__WORKERS"
+    with pytest.raises(ConfigError, match=r"^the settings cannot be used") as caught:
+        Settings.load(config, {variable: "2"})
+    assert caught.value.faults == [f"models.sqare: no such model is declared; did you mean square? (from env {variable})"]
+    assert faults_of(None, {variable: "2"}) == [f"models.sqare: no such model is declared (from env {variable})"]
+    declared = {"PENSTOCK_MODELS__NEW__SOURCE": "m:S", "PENSTOCK_MODELS__NEW__SLOTS": "2"}
+    assert {spec.name for spec in Settings.load(config, declared).specs()} == {"square", "new"}
+
+
+def test_the_file_is_blamed_for_its_own_faults_alone(tmp_path: Path) -> None:
+    config = write(tmp_path, "[gateway]\nprot = 1\n")
+    with pytest.raises(ConfigError, match=f"^{re.escape(str(config))} cannot be used"):
+        Settings.load(config, {})
+    with pytest.raises(ConfigError, match=r"^the settings cannot be used"):
+        Settings.load(write(tmp_path, ""), {"PENSTOCK_GATEWAY__PROT": "1"})
 
 
 def test_without_any_source_the_defaults_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
