@@ -334,8 +334,7 @@ class Execution:
     def _limits(self) -> RunLimits:
         spec, most = self._owned.run.spec, self._options.max_failed
         limit = FailureLimit.parse(spec.max_failed if most is None else most) if self._kind.is_limited else None
-        unreached = self._unreached
-        not_reached = {reason: unreached[state] for reason, state in _FINAL_STATES.items() if state in unreached}
+        not_reached = {reason: self._unreached[state] for reason, state in _FINAL_STATES.items() if state in self._unreached}
         return RunLimits(spec.window_rows, spec.shard_rows, limit, not_reached, is_part=self._owned.run.part is not None)
 
     def _terms(self, lease: RunLease, files: RunFiles, model: ServedModel) -> ShardTerms:

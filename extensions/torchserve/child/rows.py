@@ -10,10 +10,10 @@ from typing import Any
 
 from penstock.errors import InvalidInput
 from penstock.extensions.torchserve.child.json_text import read_json
+from penstock.extensions.torchserve.urlencoded import URLENCODED, pairs_of
 from penstock.handlers.media import BYTES, JSON, Codec
 from penstock.handlers.schema import reader_for
 from penstock.inputs.form import FormPart, decode_form
-from penstock.inputs.urlencoded import URLENCODED, pairs_of
 from penstock.job import FORM_MEDIA, REQUEST_MEDIA, TENSORS_MEDIA
 
 BODY = "body"

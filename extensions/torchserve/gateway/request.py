@@ -10,6 +10,7 @@ from msgspec import structs
 from penstock.errors import BadRequest
 from penstock.extension import submit_parameters
 from penstock.extensions.torchserve.gateway.routes import TorchServeTarget
+from penstock.extensions.torchserve.urlencoded import URLENCODED, pairs_of
 from penstock.gateway.asgi import multipart
 from penstock.gateway.asgi.negotiation import MULTIPART, base_type
 from penstock.gateway.asgi.wire import Receive
@@ -17,7 +18,6 @@ from penstock.gateway.jobs.submitting.draft import Draft, RawHeaders, SettledDra
 from penstock.gateway.jobs.submitting.form_input import MOST_RAW_PARTS
 from penstock.gateway.jobs.submitting.submit_options import NAMES
 from penstock.inputs.form import FormPart
-from penstock.inputs.urlencoded import URLENCODED, pairs_of
 from penstock.job import Call
 
 # The field of TorchServe's row that holds a body other than a form.

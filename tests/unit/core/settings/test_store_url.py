@@ -9,6 +9,7 @@ from kombu.connection import Connection
 from penstock.broker.celery_app import build_app
 from penstock.broker.celery_connection import broker_url, celery_connection
 from penstock.broker.store.connection import connect
+from penstock.broker.store.links.sentinel import asking
 from penstock.errors import ConfigError
 from penstock.settings.store_url import StoreKind, parse_store_url, store_url, without_secrets
 from penstock.settings.tables import Settings
@@ -49,8 +50,8 @@ def test_sentinels_are_asked_for_the_primary_with_logins_of_their_own() -> None:
         pool = client.connection_pool
     assert pool.connection_kwargs["password"] == "p/w"
     assert pool.connection_kwargs["ssl_ca_certs"] == "/ca.pem"
-    asking = pool.sentinel_manager.sentinels[1].connection_pool.connection_kwargs
-    assert (asking["host"], asking["port"], asking["username"], asking["password"]) == ("two", 26380, "asks", "its")
+    asked = asking(found)
+    assert (asked["username"], asked["password"], asked["ssl_ca_certs"]) == ("asks", "its", "/ca.pem")
     celery = celery_connection(store_url(url))
     assert celery.url == "sentinel://user:p%2Fw@one:26379/2;sentinel://user:p%2Fw@two:26380/2"
     assert celery.options["master_name"] == "main"

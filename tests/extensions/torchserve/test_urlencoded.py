@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.inputs import urlencoded
-from penstock.inputs.urlencoded import pairs_of
+from penstock.extensions.torchserve import urlencoded
+from penstock.extensions.torchserve.urlencoded import pairs_of
 
 MIB = 1 << 20
 
