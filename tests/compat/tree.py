@@ -67,6 +67,11 @@ def tree_of(commit: str, name: str) -> Tree:
     return _installed(name, folder)
 
 
+def is_whole() -> bool:
+    """Whether this clone has the history of its commits; a shallow clone and a source archive have not."""
+    return _git("rev-parse", "--is-shallow-repository").stdout.strip() == b"false"
+
+
 def _git(*words: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=False)
 

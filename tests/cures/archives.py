@@ -72,7 +72,9 @@ ARCHIVES: tuple[Cure, ...] = (
         "extensions/torchserve/urlencoded.py",
         "_BLOCK_BYTES = 1 << 16",
         "_BLOCK_BYTES = 1 << 40",
-        ("tests/extensions/torchserve/test_urlencoded.py::test_a_form_of_escapes_alone_takes_little_more_memory_than_it_has_bytes",),
+        (
+            "tests/extensions/torchserve/test_urlencoded.py::test_a_form_of_escapes_alone_takes_little_more_memory_than_it_has_bytes",
+        ),
     ),
     Cure(
         "A56",
