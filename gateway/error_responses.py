@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from traceback import clear_frames
 
 import structlog
 from fastapi import APIRouter, Request
@@ -39,8 +38,7 @@ def problem_of(error: Exception, scope: Scope, given_id: bytes | None, words: Se
         log.warning("store_unavailable", request_id=request_id, trace_id=trace_id, path=instance, reason=error.message)
     if problem.status == 500 and not isinstance(error, (EndedWithoutOutput, ForeignRefusal)):
         log.error("request_failed", request_id=request_id, trace_id=trace_id, path=instance, exc_info=error)
-    # A frame that names the error it raised forms a cycle with it, which would keep the frames' bodies until it is collected.
-    clear_frames(error.__traceback__)
+    problems.drop_frames(error)
     return problem
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from traceback import clear_frames
 from typing import Any
 
 import grpc
@@ -67,7 +66,7 @@ def refusal_of(error: Exception, *, method: str, given_id: bytes | None, codes: 
         log.warning("store_unavailable", request_id=request_id, method=method, reason=error.message)
     if status == 500 and not isinstance(error, (EndedWithoutOutput, ForeignRefusal)):
         log.error("request_failed", request_id=request_id, method=method, exc_info=error)
-    clear_frames(error.__traceback__)  # as for HTTP: no frame keeps its message
+    problems.drop_frames(error)
     code = codes.get(status, grpc.StatusCode.INTERNAL)
     after_s = shown.retry_after_s if isinstance(shown, (CapacityError, ForeignRefusal)) else None
     wait_s = 0 if after_s is None else problems.retry_after(after_s, draw=random.random())

@@ -140,4 +140,4 @@ async def test_a_primary_that_dies_in_between_is_an_error_for_those_who_wait(
 def test_the_calls_that_do_not_wait_are_those_that_write_nothing_that_must_last() -> None:
     reading = {"read", "input", "ended", "follow", "newest", "records", "stats", "unfinished", "demand", "read_acts", "history"}
     reading |= {"run_read", "run_parts", "run_next", "may_send", "event_logs", "event_counts"}
-    assert unwaited() == reading | {"watch", "spend", "note_history"}
+    assert unwaited() == reading | {"watch", "spend", "note_history", "begin_drive"}
