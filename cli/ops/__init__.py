@@ -1,1 +1,1 @@
-"""Commands for operators of penstock: `doctor`, `config`, `keys`, `secrets`, `store`, `probe`, `flower`."""
+"""Commands for operators of penstock: `doctor`, `config`, `keys`, `store`, `probe`, `flower`."""

@@ -15,6 +15,7 @@ from penstock.embedded.server import EmbeddedServer
 from penstock.settings.tables import Settings
 from penstock.settings.worker import WorkerSettings
 from tests.compose.test_stack import LASTING as CONTAINERS
+from tests.pages import cli_page
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "compose"
@@ -135,6 +136,17 @@ def test_the_environment_holds_settings_that_exist(service: str, tmp_path: Path)
     settings = Settings.load(None, environment, need_files=True)
     assert settings.blob_dir == Path("/var/lib/penstock/blobs")
     assert f":{settings.gateway.port}" in default(SERVICES["gateway"]["ports"][0])[-5:]
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.ha.yaml"])
+def test_every_command_of_a_service_is_one_of_penstocks(name: str) -> None:
+    """Regression: the setup of compose.ha.yaml called a command that had become `store users`."""
+    verbs = {one.words for one in cli_page.commands()}
+    # Without Compose's own tags, such as !override.
+    services = yaml.safe_load(re.sub(r" !\w+", "", (FOLDER / name).read_text("utf-8")))["services"]
+    called = [words for one in services.values() if (words := one.get("command") or [""])[0] == "penstock"]
+    assert called
+    assert [words for words in called if not {words[1], " ".join(words[1:3])} & verbs] == []
 
 
 def test_the_container_tests_know_every_service_that_lasts() -> None:
