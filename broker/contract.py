@@ -15,6 +15,7 @@ class ReleaseReason(StrEnum):
 
     DRAIN = "drain"
     UNSTARTED = "unstarted"
+    READING = "reading"  # the files at the URLs of its input have not arrived: it comes again after a short delay
     CRASHED = "crashed"
 
 

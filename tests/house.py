@@ -54,7 +54,7 @@ MOST_COLUMNS = 120
 BESIDE = {
     "openai": {"webhooks"},
     "replicate": {"webhooks"},
-    "torchserve": {"pipelines"},
+    "torchserve": {"oip", "pipelines"},
     "webhooks": {"openai", "replicate"},
 }
 

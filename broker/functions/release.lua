@@ -1,8 +1,21 @@
 -- release: give leased jobs back without a verdict. Only the reason 'crashed' is charged: the attempt counts, crashes grow by one,
--- and the job runs alone next time.
+-- and the job runs alone next time. For the reason 'reading' a job waits aside for a while, because its input is still on its way: the
+-- longer it has waited, the longer.
 -- ARGS: worker, reason, how the process died (may be empty); per job: serial, token
 -- LARGEST: CLAIM_MAX jobs
 -- REPLY: per job: ok | dead (crashes or attempts spent) | cancelled | already | stale
+-- D150: docs/design/batching.md
+local AGAIN_MIN_MS, AGAIN_MAX_MS, AGAIN_SHARE = 250, 4000, 4
+
+-- An input that is fetched may be looked for many times: that is no attempt, and `past` has no entry for it.
+local function put_aside(p, serial, job, now, todo)
+  job.noted = {'attempts', job.attempts - 1} -- guard:reading
+  set_state(p, serial, job, 'delayed', todo)
+  local waited = now - (job.not_before or job.created)
+  local delay = math.max(AGAIN_MIN_MS, math.min(AGAIN_MAX_MS, math.floor(waited / AGAIN_SHARE)))
+  later(todo, 'ZADD', p .. 'delayed', math.min(now + delay, job.deadline), serial)
+  count(todo, 'redelivered:reading', 1)
+end
 
 function release_one(p, serial, token, reason, detail, now, todo)
   local job = load_job(p, serial, ENDING)
@@ -14,6 +27,10 @@ function release_one(p, serial, token, reason, detail, now, todo)
     return 'cancelled', true
   end
   if reason == 'crashed' then return crash_job(p, serial, job, now, todo, token, detail), true end
+  if reason == 'reading' then
+    put_aside(p, serial, job, now, todo)
+    return 'ok', true
+  end
   note_past(p, serial, job, now, 'released')
   note(job, 'attempts', job.attempts - 1)
   set_state(p, serial, job, 'queued', todo)

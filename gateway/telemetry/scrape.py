@@ -25,7 +25,7 @@ from penstock.gateway.models.registry import ModelEntry, ModelRegistry
 from penstock.gateway.telemetry.metrics import GatewayMetrics
 from penstock.job import PUBLIC_STATES, JobState
 
-_REDELIVERED = ("crashed", "given_back", "worker_lost")
+_REDELIVERED = ("crashed", "given_back", "reading", "worker_lost")
 
 
 async def scrape(

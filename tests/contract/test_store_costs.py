@@ -15,6 +15,7 @@ import pytest
 import redis
 
 from penstock.broker.blobs.files import LocalBlobs
+from penstock.broker.contract import ReleaseReason
 from penstock.broker.records import ClaimRequest, Ending, Repair, SweepReport
 from penstock.broker.store.aio import AsyncStore
 from penstock.broker.store.registry import StoredModel
@@ -145,6 +146,25 @@ def test_delayed_jobs_that_are_not_due_cost_a_sweep_nothing(queue: ModelQueue, c
     for _ in range(100):
         queue.retry(queue.leased(), delay_s=delay_s)
     assert commands(client, sweep(queue)) == with_one
+
+
+@pytest.mark.parametrize(("waited_ms", "least_ms"), [(0, 250), (8_000, 2_000), (3_600_000, 4_000)])
+def test_a_job_whose_input_is_read_is_looked_for_the_less_often_the_longer_it_waits(
+    queue: ModelQueue, client: Any, waited_ms: int, least_ms: int
+) -> None:
+    """D150: thousands of jobs whose hosts do not answer would else come again several times a second."""
+    job, key = queue.leased(deadline_s=9_000.0), f"ps:{{{queue.name}}}:"
+    client.hincrby(f"{key}job:{job.id.serial}", "created", -waited_ms)
+    before = now_ms(client)
+    queue.release(job, ReleaseReason.READING)
+    delay_ms, took_ms = client.zscore(f"{key}delayed", job.id.serial) - before, now_ms(client) - before
+    # A call that takes long adds itself, and a quarter of itself to what the job has waited.
+    assert least_ms <= delay_ms <= least_ms + 2 * took_ms + 100
+
+
+def now_ms(client: Any) -> int:
+    seconds, microseconds = client.time()
+    return int(seconds * 1_000 + microseconds // 1_000)
 
 
 def test_suspects_that_are_not_late_cost_a_sweep_nothing(queue: ModelQueue, client: Any) -> None:

@@ -10,6 +10,7 @@ from penstock.broker.contract import CancelStatus, ReleaseReason
 from penstock.broker.records import ClaimedJob, Ending, Settled
 from penstock.job import BatchRecord, JobState, Payload
 from tests.contract.model_queue import OUTPUT, STAMP, ModelQueue
+from tests.eventually import eventually
 
 Settling = Callable[[ModelQueue, ClaimedJob], Settled]
 SETTLINGS: list[Settling] = [ModelQueue.finish, ModelQueue.fail, ModelQueue.retry, ModelQueue.release, ModelQueue.crash]
@@ -220,6 +221,25 @@ def test_a_released_job_may_be_released_for_ever(queue: ModelQueue) -> None:
     queue.submit(max_attempts=1)
     for _ in range(3):
         assert queue.release(queue.take()) is Settled.OK
+
+
+def test_a_job_whose_input_is_being_read_waits_aside_uncharged(queue: ModelQueue) -> None:
+    """D150: however often it is looked for, that is no attempt."""
+    first = queue.leased(max_attempts=1)
+    for _ in range(3):
+        assert queue.release(first, ReleaseReason.READING) is Settled.OK
+        assert (queue.state(first.id), queue.read(first.id).attempts) == (JobState.DELAYED, 0)
+        assert queue.claim().jobs == ()
+        [first] = eventually(lambda: (queue.store.sweep(queue.name), queue.claim().jobs)[1])
+    assert queue.finish(first) is Settled.OK
+    assert queue.read(first.id).attempts == 1
+
+
+def test_a_job_whose_end_was_asked_for_while_its_input_is_read_ends(queue: ModelQueue) -> None:
+    job = queue.leased()
+    queue.store.cancel(job.id)
+    assert queue.release(job, ReleaseReason.READING) is Settled.CANCELLED
+    assert queue.state(job.id) is JobState.CANCELLED
 
 
 def test_a_crash_is_charged_and_the_next_run_is_alone(queue: ModelQueue) -> None:

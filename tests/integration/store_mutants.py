@@ -147,6 +147,12 @@ LIMITS = [
         sweeping.test_a_forgotten_job_leaves_nothing_but_a_tombstone,
     ),
     Mutant(
+        "looking for an input is charged",
+        "guard:reading",
+        "  job.noted = {}",
+        settling.test_a_job_whose_input_is_being_read_waits_aside_uncharged,
+    ),
+    Mutant(
         "crashes have no limit",
         "guard:crashes",
         "  if false then",

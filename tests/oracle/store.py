@@ -154,6 +154,11 @@ class StoreOracle:
         def requeue(queue: QueueOracle, record: Record, item: GiveBack) -> Settled:
             if reason is ReleaseReason.CRASHED:
                 return Settled.DEAD if queue.crash(record, now=now, token=item.token, detail=detail) else Settled.OK
+            if reason is ReleaseReason.READING:
+                record.attempts -= 1
+                queue.delay(record, until=now + min(4.0, max(0.25, (now - record.waits_since) / 4)))
+                queue.counters["redelivered:reading"] += 1
+                return Settled.OK
             record.note(now=now, how="released")
             record.attempts -= 1
             queue.enqueue(record)

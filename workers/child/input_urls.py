@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from threading import Thread
+from functools import cache
+from threading import Lock, Thread
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urljoin
 
 import httpx2
@@ -23,11 +25,19 @@ from penstock.inputs.file import OCTETS, File, fetching
 from penstock.outbound import pinned
 from penstock.outbound.pinned import Resolve, callable_addresses, resolve, send_pinned
 from penstock.outbound.urls import CheckedUrl, is_listed, parse_url
-from penstock.workers.ipc.frames import Item
+from penstock.workers.ipc.frames import INPUT_READING_CODE, Item, JobFacts
 
 MOST_BYTES = 32 * 1024 * 1024
 MOST_FILES = 16
 MOST_REDIRECTS = 3
+# D150: how long a batch waits for files, how many inputs are read or kept for jobs of one owner and of all, and how long one is
+# kept after its time.
+GRACE_S = 0.2
+OF_OWNER, IN_ALL = 32, 128
+_KEPT_S = 30.0
+# Only the look-up of a name takes longer than the time that a thread allows its files.
+_MOST_TIMES = 1.5
+_UNREAD = Failure("the files at the URLs of the input have not arrived", INPUT_READING_CODE)
 # An input without these letters has no URL; one with them may have none either.
 _SIGN = b"http"
 _REFUSAL = "the model's settings do not allow the URL {url}; send the file in a form, or as base64"
@@ -43,6 +53,15 @@ def trust(ca: str) -> ssl.SSLContext:
         ) from error
 
 
+class UrlReading(NamedTuple):
+    """An input that a thread reads: of which attempt (job and number), and of whom. `began_at` is monotonic."""
+
+    value: Future[Any]
+    began_at: float
+    attempt: tuple[str, int] = ("", 0)
+    owner: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class UrlFetcher:
     """`rules` are the model's `input_urls`. The limits are for all files of one input together."""
@@ -52,37 +71,76 @@ class UrlFetcher:
     most_bytes: int = MOST_BYTES
     ca: str = ""
     resolve: Resolve = resolve
+    # Those of jobs. A place is held until the thread has ended, and its job has the input.
+    _readings: dict[tuple[str, int], UrlReading] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
 
     def read_all(self, read: Callable[[Item], Any], items: Sequence[Item]) -> list[Any]:
-        """`read` of each item. Those with URLs are read side by side, and one that takes too long fails alone."""
-        return self._read_each(read, items, [_SIGN in item.data for item in items])
+        """`read` of each item. Those with URLs are read side by side, and one that takes too long fails alone.
+
+        D150: what a job names is awaited for `GRACE_S`, and not at all while its owner has others that took longer. Its item
+        then fails as unread, for the job to come again, and is read on.
+        """
+        named = {place: item for place, item in enumerate(items) if _SIGN in item.data}
+        if any(item.facts is None or not item.facts.job for item in named.values()):
+            return self._read_each(read, items, {place: self._start(read, item) for place, item in named.items()})
+        with self._lock:
+            late = self._late_owners(monotonic())
+            readings = {place: self._reading(read, item, item.facts) for place, item in named.items() if item.facts}
+        return self._read_each(read, items, readings, GRACE_S, late)
 
     def read_rows(self, read: Callable[[Any], Any], rows: Sequence[Any]) -> list[Any]:
-        """The same for rows, which are plain values."""
-        return self._read_each(read, rows, [_SIGN in msgspec.msgpack.encode(row) for row in rows])
+        """The same for rows, which are plain values, and are awaited."""
+        named = [place for place, row in enumerate(rows) if _SIGN in msgspec.msgpack.encode(row)]
+        return self._read_each(read, rows, {place: self._start(read, rows[place]) for place in named})
 
-    def _read_each(self, read: Callable[[Any], Any], items: Sequence[Any], has_url: Sequence[bool]) -> list[Any]:
-        values: list[Any] = [Failure(self.late, InputUrlFailed.kind, retryable=True)] * len(items)
-        threads: list[Thread] = []
-        for place, item in enumerate(items):
-            if has_url[place]:
-                threads.append(Thread(target=self._read, args=(read, item, values, place), daemon=True))
-                threads[-1].start()
+    def _late_owners(self, now: float) -> set[str]:
+        """Whose files are under way for longer than a batch waits. Inputs that no job came for are forgotten."""
+        for one in list(self._readings.values()):
+            if one.value.done() and one.began_at + self.within_s * _MOST_TIMES + _KEPT_S < now:
+                del self._readings[one.attempt]
+        return {one.owner for one in list(self._readings.values()) if not one.value.done() and one.began_at + GRACE_S < now}
+
+    def _reading(self, read: Callable[[Item], Any], item: Item, facts: JobFacts) -> UrlReading:
+        attempt, held = (facts.job, facts.attempt), [one.owner for one in list(self._readings.values())]
+        if attempt not in self._readings:
+            if len(held) >= IN_ALL or held.count(facts.owner) >= OF_OWNER:
+                (refused := UrlReading(Future(), 0.0)).value.set_result(_UNREAD)
+                return refused
+            self._readings[attempt] = self._start(read, item, attempt, facts.owner)
+        return self._readings[attempt]
+
+    def _start(self, read: Callable[[Any], Any], item: Any, attempt: tuple[str, int] = ("", 0), owner: str = "") -> UrlReading:
+        reading = UrlReading(Future(), monotonic(), attempt, owner)
+        Thread(target=self._read, args=(read, item, reading.value), daemon=True).start()
+        return reading
+
+    def _read_each(
+        self,
+        read: Callable[[Any], Any],
+        items: Sequence[Any],
+        readings: Mapping[int, UrlReading],
+        grace_s: float | None = None,
+        late: Collection[str] = (),
+    ) -> list[Any]:
+        values = [None if place in readings else read(item) for place, item in enumerate(items)]
+        most_s = self.within_s * _MOST_TIMES
+        wait([one.value for one in readings.values() if one.owner not in late], most_s if grace_s is None else grace_s)
+        for place, one in readings.items():
+            if one.value.done():
+                values[place] = one.value.result()
+                self._readings.pop(one.attempt, None)
             else:
-                values[place] = read(item)
-        # Only the look-up of a name takes longer than the time that a thread allows its files.
-        give_up_at = monotonic() + self.within_s * 1.5
-        for thread in threads:
-            thread.join(max(0.0, give_up_at - monotonic()))
-        # A thread that is late changes its own list only.
-        return list(values)
+                is_over = grace_s is None or one.began_at + most_s < monotonic()
+                values[place] = Failure(self.late, InputUrlFailed.kind, retryable=True) if is_over else _UNREAD
+        return values
 
-    def _read(self, read: Callable[[Any], Any], item: Any, values: list[Any], place: int) -> None:
+    def _read(self, read: Callable[[Any], Any], item: Any, value: Future[Any]) -> None:
         with fetching(InputFiles(self, monotonic() + self.within_s, self.most_bytes).fetch):
             try:
-                values[place] = read(item)
+                value.set_result(read(item))
             except Exception as error:  # noqa: BLE001 - an error must not end with its thread
-                values[place] = failure_of(error)
+                value.set_result(failure_of(error))
 
     @property
     def late(self) -> str:
@@ -91,6 +149,10 @@ class UrlFetcher:
     async def addresses(self, url: CheckedUrl) -> list[str]:
         listed = is_listed(url, self.rules, refusal=_REFUSAL)
         return callable_addresses(url, await asyncio.to_thread(self.resolve, url.host, url.port), listed=listed)
+
+
+# One for each process, because jobs come again.
+fetcher_of = cache(UrlFetcher)
 
 
 @dataclass(slots=True)

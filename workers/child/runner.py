@@ -225,9 +225,9 @@ def _read_all(loaded: Loaded, items: Sequence[Item]) -> list[Any]:
 
 
 def fetcher(loaded: Loaded) -> UrlFetcher:
-    from penstock.workers.child.input_urls import UrlFetcher
+    from penstock.workers.child.input_urls import fetcher_of
 
-    return UrlFetcher(loaded.input_urls, loaded.input_urls_s, ca=loaded.input_urls_ca)
+    return fetcher_of(loaded.input_urls, loaded.input_urls_s, ca=loaded.input_urls_ca)
 
 
 def _read(loaded: Loaded, item: Item) -> Any:

@@ -11,8 +11,10 @@ from penstock.handlers.metrics.samples import MetricSample
 from penstock.job import Call
 from penstock.model_spec import LearnedCalls, RuntimeOptions, WarmOrigin
 
-# The error codes of a job whose handler stopped at its deadline, and of one whose input is missing.
+# The error codes of a job whose handler stopped at its deadline, of one whose input is missing, and of one whose input is
+# still being read: that job has not run, and is to be given again (D150).
 EXPIRED_CODE = "expired"
+INPUT_READING_CODE = "input_reading"
 INPUT_MISSING_CODE = "input_missing"
 INPUT_MISSING = (
     "its input is not where the worker looks for it; gateway and workers must share the folder store.blob_dir or "

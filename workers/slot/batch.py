@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -17,7 +18,7 @@ from penstock.errors import InternalError
 from penstock.job import Call, JobState, Payload, is_own
 from penstock.model_spec import MAX_BATCH_SIZE, Limits
 from penstock.shard import SHARD_MEDIA
-from penstock.workers.ipc.frames import EXPIRED_CODE, BatchDone, Failed, Item, JobFacts, Outcome, Output
+from penstock.workers.ipc.frames import EXPIRED_CODE, INPUT_READING_CODE, BatchDone, Failed, Item, JobFacts, Outcome, Output
 
 if TYPE_CHECKING:
     from penstock.broker.blobs.files import BlobFile
@@ -192,6 +193,19 @@ def decide(
             endings.append(_ending(job, outcome))
             ended.append(job)
     return replace(batch, jobs=tuple(ended), endings=tuple(endings), stamp=stamp_of(batch, done)), retries
+
+
+def sift_unread(batch: Batch, done: BatchDone) -> tuple[Batch, BatchDone, Batch]:
+    """The part of the batch that ran, what became of it, and the part whose files had not arrived."""
+    unread = [isinstance(one, Failed) and one.code == INPUT_READING_CODE for one in done.outcomes]
+    if not any(unread) or len(unread) != batch.size:
+        return batch, done, replace(batch, jobs=())
+    ran = structs.replace(done, outcomes=[one for one, is_out in zip(done.outcomes, unread, strict=True) if not is_out])
+    return _part(batch, [not is_out for is_out in unread]), ran, _part(batch, unread)
+
+
+def _part(batch: Batch, chosen: Sequence[bool]) -> Batch:
+    return replace(batch, jobs=tuple(compress(batch.jobs, chosen)), items=tuple(compress(batch.items, chosen)))
 
 
 def _ending(job: ClaimedJob, outcome: Outcome) -> Ending:

@@ -29,6 +29,7 @@ from penstock.workers.slot.batch import (
     fail,
     is_too_large,
     release,
+    sift_unread,
     stopped_stamp,
     unneeded_blobs,
 )
@@ -270,6 +271,13 @@ class Verdicts:
         self._spec = spec
         self._debts = debts
         self._observers = observers
+
+    def without_unread(self, batch: Batch, done: BatchDone) -> tuple[Batch, BatchDone]:
+        """What ran of the batch. The jobs whose files had not arrived are given back."""
+        if self._spec.input_urls:
+            batch, done, unread = sift_unread(batch, done)
+            self.give_back([unread] if unread.jobs else [], ReleaseReason.READING)
+        return batch, done
 
     def on_ran(self, batch: Batch, done: BatchDone) -> None:
         try:

@@ -195,9 +195,11 @@ class Slot:
     def _apply(self, event: Event) -> None:
         match event:
             case BatchRan(batch, done):
-                self.facts.learn(batch, done, self._batcher)
                 self._owe_reports(batch)
-                self._verdicts.on_ran(batch, done)
+                batch, done = self._verdicts.without_unread(batch, done)
+                if batch.jobs:
+                    self.facts.learn(batch, done, self._batcher)
+                    self._verdicts.on_ran(batch, done)
             case BatchEnded(batch):
                 self._owe_reports(batch)
                 self._debts.owe(batch)
@@ -318,7 +320,7 @@ class Slot:
         waiting = self._claims.waiting
         if not waiting or not self._slot_child.is_taking or not self._is_free_for(waiting[0]):
             return
-        filled = self._inputs.fill(waiting[0], time.monotonic(), asks=self._slot_child.asks)
+        filled = self._inputs.fill(waiting[0], time.monotonic(), asks=self._slot_child.asks or bool(self.spec.input_urls))
         if filled is None:
             return
         claimed, (batch, missing) = waiting.pop(0), filled

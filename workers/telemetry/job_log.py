@@ -79,11 +79,11 @@ class WorkerJobLog(Observer):
         if not self._on:
             return
         items = [debt.item] if isinstance(debt, Retry) else debt.items
+        event, why = _returned(debt)
         for item, answer in zip(items, answers, strict=True):
-            if answer is Settled.STALE:
+            if answer is Settled.STALE or (answer is Settled.OK and why.get("cause") == ReleaseReason.READING.value):
                 continue
             fields = logs.job_fields(item.id, version=spec.version, batch=item.token.rpartition(":")[2], trace=item.trace)
-            event, why = _returned(debt)
             # After its last attempt a job is not retried: the answer then says that it has ended.
             if answer is Settled.OK or event == logs.JOB_LOST:
                 raised = self._exception(spec.name, debt.traceback) if isinstance(debt, Retry) else {}

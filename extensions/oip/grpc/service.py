@@ -23,13 +23,13 @@ from penstock.extensions.oip.grpc.messages import (
     stream_message,
     wants_final,
 )
+from penstock.extensions.oip.grpc.probes import probe_services
 from penstock.gateway.asgi.connection import ClientConnection
 from penstock.gateway.asgi.problems import NotSupported
 from penstock.gateway.asgi.wire import ClientGone
 from penstock.gateway.models.registry import VersionEntry
 from penstock.gateway.rpc.guard import Rpc, RpcGuard, RpcMethod
 from penstock.gateway.rpc.pool import parsed
-from penstock.gateway.rpc.probes import probe_services
 from penstock.gateway.rpc.refusals import refusal_of
 from penstock.gateway.rpc.server import RpcAddress, RpcPort, RpcShared
 from penstock.gateway.rpc.streams import RequestStreams

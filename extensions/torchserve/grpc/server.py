@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from penstock.extensions.oip.grpc.probes import probe_services
 from penstock.extensions.torchserve.grpc.inference import InferenceApis
 from penstock.extensions.torchserve.grpc.management import ManagementApis
 from penstock.extensions.torchserve.grpc.messages import INFERENCE_SERVICE, MANAGEMENT_SERVICE, POOL
 from penstock.extensions.torchserve.management.service import ModelManagement
 from penstock.extensions.torchserve.settings.table import TorchServeSettings
-from penstock.gateway.rpc.probes import probe_services
 from penstock.gateway.rpc.server import RpcAddress, RpcPort, RpcShared
 from penstock.gateway.services import Services
 

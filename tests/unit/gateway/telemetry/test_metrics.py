@@ -41,7 +41,8 @@ def entry(name: str, *, per_s: float = 0.0, slots: int = 0, backlog: Backlog | N
 
 
 def stats(name: str = "m", **changes: Any) -> QueueStats:
-    counters = {f"redelivered:{why}": 1 for why in ("crashed", "given_back", "worker_lost")} | {"retried": 1, "stale": 1}
+    whys = ("crashed", "given_back", "reading", "worker_lost")
+    counters = {f"redelivered:{why}": 1 for why in whys} | {"retried": 1, "stale": 1}
     ages = {band: 10.0 * (band + 1) for band in BANDS}
     ready = {0: 6, 6: 2, 9: 4}
     return QueueStats(name, 0.0, ready, ages, ended={"succeeded": 5, "dead": 2, "failed": 1}, counters=counters, **changes)

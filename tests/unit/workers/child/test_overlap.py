@@ -8,7 +8,9 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError, Thread
 
@@ -23,11 +25,14 @@ from penstock.workers.child.overlap import BusyTime, OverlapThreads
 from penstock.workers.child.printed import Speaker
 from penstock.workers.child.shards.sizes import ShardSizes
 from penstock.workers.ipc.frames import (
+    INPUT_READING_CODE,
     BatchDone,
+    Failed,
     FromChild,
     Item,
     JobFacts,
     LoadModel,
+    Outcome,
     Output,
     RunBatch,
     StopChild,
@@ -130,6 +135,32 @@ def test_inputs_with_urls_are_read_side_by_side(tmp_path: Path, origin: str) -> 
         eventually(lambda: len(received(wire, frames)) == 2)
     done = [frame for frame in frames if isinstance(frame, BatchDone)]
     assert {one.batch: one.outcomes for one in done} == {number: [Output("application/json", b"3")] for number in (1, 2)}
+
+
+def test_an_item_whose_file_takes_long_is_answered_unread_and_found_when_its_job_comes_again(
+    tmp_path: Path, origin: str
+) -> None:
+    """D150: it would else fill one of the places of items that run side by side."""
+    (tmp_path / "mine.py").write_text(MODEL)
+    loaded = replace(load(str(tmp_path / "mine.py"), "mine"), input_urls=(origin,))
+    numbers = count(1)
+    with served(loaded) as wire:
+
+        def answer(job: str) -> Outcome:
+            frames: list[FromChild] = []
+            item = Item("application/json", json.dumps(f"{origin}{job}").encode(), facts=JobFacts(job))
+            wire.send(RunBatch(next(numbers), [item]))
+            done = eventually(lambda: [one for one in received(wire, frames) if isinstance(one, BatchDone)])
+            return done[0].outcomes[0]
+
+        def has_output(job: str) -> bool:
+            return answer(job) == Output("application/json", b"3")
+
+        first = answer("a")
+        assert isinstance(first, Failed)
+        assert first.code == INPUT_READING_CODE
+        for job in ("b", "a"):  # The host answers both once it was asked for both.
+            eventually(partial(has_output, job))
 
 
 def test_the_loop_turns_between_items(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from penstock.broker.records import ClaimedJob
 from penstock.errors import InternalError
 from penstock.job import JobId, JobState, Payload, Priority
 from penstock.model_spec import Limits
-from penstock.workers.ipc.frames import BatchDone, Failed, Outcome, Output
-from penstock.workers.slot.batch import Batch, blob_name, decide, fail, is_too_large, retry_delay_s, unrun_stamp
+from penstock.workers.ipc.frames import INPUT_READING_CODE, BatchDone, Failed, Outcome, Output
+from penstock.workers.slot.batch import Batch, blob_name, decide, fail, is_too_large, retry_delay_s, sift_unread, unrun_stamp
 
 GOOD = Output("application/json", b"1")
 
@@ -88,6 +88,16 @@ def test_the_ended_part_of_a_batch_has_the_jobs_that_ended_and_no_others() -> No
     ended, _ = decide(batch(job(1), job(2)), done(Failed("busy", "later", retryable=True), GOOD))
     assert ended.jobs == (job(2),)
     assert [ending.id for ending in ended.endings] == [job(2).id]
+
+
+def test_items_whose_files_have_not_arrived_leave_their_batch() -> None:
+    unread = Failed(INPUT_READING_CODE, "not arrived")
+    ran, outcomes, rest = sift_unread(batch(job(1), job(2), job(3)), done(unread, GOOD, unread))
+    assert (ran.jobs, outcomes.outcomes, rest.jobs) == ((job(2),), [GOOD], (job(1), job(3)))
+    assert decide(ran, outcomes)[0].stamp.size == 1
+    for whole in (done(GOOD, GOOD, GOOD), done(unread, GOOD)):
+        ran, outcomes, rest = sift_unread(batch(job(1), job(2), job(3)), whole)
+        assert (ran.size, outcomes, rest.jobs) == (3, whole, ())
 
 
 def test_a_wrong_number_of_outcomes_settles_nothing() -> None:

@@ -70,6 +70,8 @@ def test_a_claim_and_an_end_tell_job_batch_and_trace() -> None:
         (given_back(RETRY), [("job_retried", None)]),
         (given_back(RETRY, Settled.DEAD), [("job_finished", "failed")]),
         (given_back(release(ReleaseReason.DRAIN)), [("job_released", None)]),
+        (given_back(release(ReleaseReason.READING)), []),
+        (given_back(release(ReleaseReason.READING), Settled.CANCELLED), [("job_finished", "cancelled")]),
         (given_back(release(ReleaseReason.CRASHED, "SIGSEGV")), [("job_lost", None)]),
         (given_back(release(ReleaseReason.CRASHED), Settled.DEAD), [("job_lost", None), ("job_finished", "failed")]),
         (given_back(release(ReleaseReason.DRAIN), Settled.STALE), []),
