@@ -12,11 +12,12 @@ from redis.crc import key_slot
 
 from penstock.loadtest.stack import free_port
 from tests.eventually import eventually
-from tests.faults.server import Server
+from tests.faults.server import Server, ServerEnded
 from tests.hosts import LOOPBACK, Host
 
 _SLOTS = 16_384
 _PRIMARIES = 3
+_TRIES = 3
 # A primary that is away for so long is replaced by its replica.
 NODE_TIMEOUT_MS = 1_000
 
@@ -200,20 +201,33 @@ def _is_replicated(server: Server) -> bool:
 @contextmanager
 def valkey_cluster(folder: Path, hosts: Sequence[Host] = (LOOPBACK,) * 2 * _PRIMARIES) -> Iterator[Cluster]:
     """Yield a cluster that serves all slots, with a replica of each primary; each server has a host."""
-    cluster = Cluster(folder, hosts)
-    try:
-        cluster.start()
+    with _running(folder, hosts, _PRIMARIES) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 @contextmanager
 def bare_cluster(folder: Path, primaries: int) -> Iterator[Cluster]:
     """Yield a cluster that serves all slots, without replicas."""
-    cluster = Cluster(folder, (LOOPBACK,) * primaries, primaries)
+    with _running(folder, (LOOPBACK,) * primaries, primaries) as cluster:
+        yield cluster
+
+
+@contextmanager
+def _running(folder: Path, hosts: Sequence[Host], primaries: int) -> Iterator[Cluster]:
+    """Yield a started cluster. Its ports are chosen some seconds before its last server binds them, and one of twelve may be
+    taken by then; so a start in which a server ended is tried again with others.
+    """
+    for number in range(_TRIES):
+        cluster = Cluster(folder / f"try-{number}", hosts, primaries)
+        try:
+            cluster.start()
+        except ServerEnded:
+            cluster.stop()
+            if number + 1 == _TRIES:
+                raise
+        else:
+            break
     try:
-        cluster.start()
         yield cluster
     finally:
         cluster.stop()

@@ -21,6 +21,10 @@ from tests.hosts import LOOPBACK, Host
 UNLIMITED = resource.RLIM_INFINITY
 
 
+class ServerEnded(AssertionError):
+    """The server ended before it answered, for instance because its port was taken meanwhile."""
+
+
 class Server:
     """The data stays in `folder` between starts. `extra` are more options of the server, by name."""
 
@@ -63,7 +67,9 @@ class Server:
                 # Python ignores SIGXFSZ. The server inherits that, so a write past RLIMIT_FSIZE fails as on a full disk.
                 restore_signals=False,
             )
-        eventually(self.answers, timeout_s=ready_s)
+        eventually(lambda: self.answers() or not self.running, timeout_s=ready_s)
+        if not self.running:
+            raise ServerEnded((self.folder / "valkey.log").read_text("utf-8", "replace")[-1_000:])
 
     def _command(self) -> list[str]:
         options = {
