@@ -46,7 +46,7 @@ class Watcher:
         notes, self._notes = os.pipe()
         # If the watcher does not read, nobody may wait for it.
         os.set_blocking(self._notes, False)
-        argv = [sys.executable, "-S", "-E", __file__]
+        argv = [sys.executable, "-I", "-S", __file__]
         nowhere = subprocess.DEVNULL
         subprocess.run(argv, stdin=notes, stdout=nowhere, stderr=nowhere, cwd="/", start_new_session=True, check=True)
         os.close(notes)
