@@ -58,6 +58,9 @@ def refusals(options: Mapping[str, Any], *, concurrency: int, prefetch: int, poo
 
 def _leave(*_: object) -> None:
     """Models end with this process, and other workers take back their jobs."""
+    # The signal may have come while this thread writes a line and holds the log: the next alarm then ends the process.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(1)
     try:
         log.error(END_CUT_SHORT)
     finally:
