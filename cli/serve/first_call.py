@@ -35,7 +35,10 @@ def other_name(model: str, source: str) -> str:
     file = Path(source)
     if file.name != f"{model}.py":
         return ""
-    tree = ast.parse(file.read_bytes())
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError):
+        return ""  # the model's own start says what is wrong with its file
     names = [one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and _is_model(one)]
     return names[0] if len(names) == 1 and names[0] != model else ""
 
