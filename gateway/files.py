@@ -50,10 +50,9 @@ async def files_page(
     newest: bool = True,
 ) -> FilePage:
     """A page of the files that the caller may see, at most `MOST_SHOWN`. Raises `RateLimited` as `Lists.turn` does."""
-    owner = None if caller.sees("\0") else caller.owner
 
     def look() -> FilePage:
-        return files.page(owner, purpose=purpose, after=after, limit=limit, newest=newest, now=files.now())
+        return files.page(caller.only_owner, purpose=purpose, after=after, limit=limit, newest=newest, now=files.now())
 
     async with lists.turn(caller):
         return await lists.read(look)
