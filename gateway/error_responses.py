@@ -14,7 +14,7 @@ from penstock.errors import BadRequest, NotFound, PenstockError, StoreUnavailabl
 from penstock.gateway.asgi import problems
 from penstock.gateway.asgi.negotiation import caller_trace_in
 from penstock.gateway.asgi.problems import EndedWithoutOutput, ForeignRefusal, MethodNotAllowed, ProblemResponse
-from penstock.gateway.asgi.wire import WORDING, Scope
+from penstock.gateway.asgi.wire import WORDING, Scope, drop_frames
 from penstock.gateway.extending import Wording
 
 log = structlog.get_logger(__name__)
@@ -38,7 +38,7 @@ def problem_of(error: Exception, scope: Scope, given_id: bytes | None, words: Se
         log.warning("store_unavailable", request_id=request_id, trace_id=trace_id, path=instance, reason=error.message)
     if problem.status == 500 and not isinstance(error, (EndedWithoutOutput, ForeignRefusal)):
         log.error("request_failed", request_id=request_id, trace_id=trace_id, path=instance, exc_info=error)
-    problems.drop_frames(error)
+    drop_frames(error)
     return problem
 
 

@@ -390,13 +390,3 @@ def _headers(error: PenstockError, body: bytes, request_id: str) -> Headers:
         headers.append((b"x-penstock-job", str(error.job).encode("ascii")))
         headers.append((b"x-should-retry", b"false"))
     return headers
-
-
-def drop_frames(error: BaseException | None) -> None:
-    """Have the error and its causes keep no frame: one that names the error forms a cycle with it, and keeps its body.
-
-    The frames themselves are left alone: one of them may be a task's that goes on, for others who wait for it.
-    """
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__

@@ -114,6 +114,16 @@ class BodyMemory:
         return self._taken.total() + size <= self._limit and self._taken[owner] + size <= share
 
 
+def drop_frames(error: BaseException | None) -> None:
+    """Have the error and its causes keep no frame: one that names the error forms a cycle with it, and keeps its body.
+
+    The frames themselves are left alone: one of them may be a task's that goes on, for others who wait for it.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
 async def read_body(scope: MutableMapping[str, Any], receive: Receive, head: Head, *, limit: int, memory: BodyMemory) -> bytes:
     """The whole body; raises `TooLarge` over `limit` bytes and `GatewayBusy` if bodies fill `memory`.
 

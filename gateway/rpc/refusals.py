@@ -13,6 +13,7 @@ import structlog
 from penstock.errors import CapacityError, PenstockError, StoreUnavailable
 from penstock.gateway.asgi import problems
 from penstock.gateway.asgi.problems import EndedWithoutOutput, ForeignRefusal, refusal_text
+from penstock.gateway.asgi.wire import drop_frames
 from penstock.gateway.rpc.pool import MessagePool
 
 log = structlog.get_logger(__name__)
@@ -66,7 +67,7 @@ def refusal_of(error: Exception, *, method: str, given_id: bytes | None, codes: 
         log.warning("store_unavailable", request_id=request_id, method=method, reason=error.message)
     if status == 500 and not isinstance(error, (EndedWithoutOutput, ForeignRefusal)):
         log.error("request_failed", request_id=request_id, method=method, exc_info=error)
-    problems.drop_frames(error)
+    drop_frames(error)
     code = codes.get(status, grpc.StatusCode.INTERNAL)
     after_s = shown.retry_after_s if isinstance(shown, (CapacityError, ForeignRefusal)) else None
     wait_s = 0 if after_s is None else problems.retry_after(after_s, draw=random.random())
