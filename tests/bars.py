@@ -58,7 +58,7 @@ def bars(found: Sequence[house.Module]) -> list[Bar]:
         Bar("imports of extensions by the engine", len(engine_imports(found)), 0, 0),
         Bar("lines of the engine that name a capability", len(list(named(found))), 0, 0),
         Bar("lines of the client that name a capability", len(list(named(found, CLIENT))), 58, 58),
-        Bar("lines of core, broker, workers and gateway", lines, 45_946, 46_000),
+        Bar("lines of core, broker, workers and gateway", lines, 45_949, 46_000),
         Bar(f"files over {LONG_FILE_LINES} lines", len(long), 3, 5),
         Bar("commands", len(commands()), 54, 55),
         Bar("settings", len(setting_rows()), 165, 165),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.contract import test_audit_log as auditing
 from tests.contract import test_membership as belonging
+from tests.contract import test_run_lists as listing_runs
 from tests.contract import test_run_parts as sharing
 from tests.contract import test_runs as running
 from tests.contract import test_store_claim as claiming
@@ -266,13 +267,13 @@ RUNS = [
         "an owner has more runs than it may have",
         "guard:owner_runs",
         "",
-        by_run(running.test_an_owner_has_so_many_runs_that_have_not_ended_and_no_more),
+        by_run(listing_runs.test_an_owner_has_so_many_runs_that_have_not_ended_and_no_more),
     ),
     Mutant(
         "a list looks at all runs",
         "guard:list_bound",
         "",
-        by_run(running.test_one_call_of_a_list_looks_at_500_runs_and_says_where_it_goes_on),
+        by_run(listing_runs.test_one_call_of_a_list_looks_at_500_runs_and_says_where_it_goes_on),
     ),
     Mutant("a run is split again", "guard:split_once", "", by_run(sharing.test_a_run_is_split_once_and_only_by_its_driver)),
 ]

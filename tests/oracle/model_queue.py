@@ -75,6 +75,29 @@ class QueueOracle:
         states = Counter(record.state for record in self.records.values() if record.new.version == version)
         return Unfinished(states[JobState.QUEUED] + states[JobState.DELAYED], states[JobState.LEASED])
 
+    def retire(self, version: str, *, now: float) -> Unfinished:
+        """Take no more jobs of the version, empty: of any, if all have ended; returns what has not."""
+        left = self.unfinished(version) if version else Unfinished(len(self.records), 0)
+        if left == Unfinished(0, 0):
+            self.retired[version] = round(now * 1000)
+            self.forget_version(version)
+        return left
+
+    def reopen(self, version: str, since: int) -> bool:
+        return self.retired.get(version) == since and self.retired.pop(version) == since
+
+    def give_back(self, record: Record, *, now: float) -> None:
+        record.note(now=now, how="released")
+        record.attempts -= 1
+        self.enqueue(record)
+        self.counters["redelivered:given_back"] += 1
+
+    def put_aside(self, record: Record, *, now: float) -> None:
+        """Give the job back, because its input is still on its way: it comes again after a quarter of its wait."""
+        record.attempts -= 1
+        self.delay(record, until=now + min(4.0, max(0.25, (now - record.waits_since) / 4)))
+        self.counters["redelivered:reading"] += 1
+
     def forget_version(self, version: str) -> None:
         """Drop what is left of a version without jobs; of all versions, and the counts, if it is empty."""
         for key in [key for key in self.turns.numbers if version in ("", key[0])]:

@@ -65,19 +65,13 @@ class StoreOracle:
         return Gathering(self.queue(request.queue), request, self._clock()).claim()
 
     def retire(self, queue: str, version: str = "") -> Unfinished:
-        inner = self.queue(queue)
-        left = inner.unfinished(version) if version else Unfinished(len(inner.records), 0)
-        if left == Unfinished(0, 0):
-            inner.retired[version] = round(self._clock() * 1000)
-            inner.forget_version(version)
-        return left
+        return self.queue(queue).retire(version, now=self._clock())
 
     def retired(self, queue: str) -> dict[str, int]:
         return dict(self.queue(queue).retired)
 
     def reopen(self, queue: str, version: str, since: int) -> bool:
-        retired = self.queue(queue).retired
-        return retired.get(version) == since and retired.pop(version) == since
+        return self.queue(queue).reopen(version, since)
 
     def advance(self, queue: str, placing: int) -> None:
         inner = self.queue(queue)
@@ -154,15 +148,8 @@ class StoreOracle:
         def requeue(queue: QueueOracle, record: Record, item: GiveBack) -> Settled:
             if reason is ReleaseReason.CRASHED:
                 return Settled.DEAD if queue.crash(record, now=now, token=item.token, detail=detail) else Settled.OK
-            if reason is ReleaseReason.READING:
-                record.attempts -= 1
-                queue.delay(record, until=now + min(4.0, max(0.25, (now - record.waits_since) / 4)))
-                queue.counters["redelivered:reading"] += 1
-                return Settled.OK
-            record.note(now=now, how="released")
-            record.attempts -= 1
-            queue.enqueue(record)
-            queue.counters["redelivered:given_back"] += 1
+            give_back = queue.put_aside if reason is ReleaseReason.READING else queue.give_back
+            give_back(record, now=now)
             return Settled.OK
 
         return [self._settle(item, requeue) for item in items]
