@@ -23,3 +23,11 @@ def test_a_function_of_another_name_than_its_file_is_noticed(tmp_path: Path, cal
 def test_a_source_that_names_its_object_or_is_no_code_is_as_its_user_wrote_it(tmp_path: Path) -> None:
     for source in (f"{tmp_path}/digits.py:classify", f"{tmp_path}/digits.onnx", "package.digits:classify", "hf://org/digits"):
         assert other_name("digits", source) == ""
+
+
+def test_a_file_that_cannot_be_read_does_not_end_the_command_that_announces_it(tmp_path: Path) -> None:
+    """`penstock up` announces models although their files are broken or gone, if it was asked to go on."""
+    file = tmp_path / "digits.py"
+    assert other_name("digits", str(file)) == ""
+    file.write_text("def (")
+    assert other_name("digits", str(file)) == ""
